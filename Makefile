@@ -194,9 +194,9 @@ format: $(VENV)/.installed-lint-$(STATE)  ## Every day: Fix what style checks ca
 	@$(BIN)/ruff format .
 
 # Each benchmark with little data; of the other tools only Shardmill, which needs no separate environment.
-SMALL = "count.py --small" "elements.py --count=20000 --repeats=1" "images.py --small" "reading.py --small" "rows.py --small" \
+SMALL = "count.py --small" "elements.py --count=20000 --repeats=1" "images.py --small" "passed_functions.py" "reading.py --small" "rows.py --small" \
   "scale.py --small" "startup.py" "wide_tables.py --repeats=1 --shapes 500x12" \
-  "peers.py .cache/small --tools shardmill --counts 5 10 --large 1 2 --rows 100 200 --photos 50 --added 5 --removed 2 --rounds 1"
+  "peers.py .cache/small --tools shardmill --counts 5 10 --large 1 2 --small 20 40 --rows 100 200 --photos 50 --added 5 --removed 2 --rounds 1"
 test-benchmarks: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  # Run each benchmark with little data (a quarter of an hour)
 	@rm -rf .cache/small
 	@set -e; for each in $(SMALL); do echo "== $$each"; $(BIN)/python benchmarks/$$each; done

@@ -20,6 +20,7 @@ import tempfile
 from pathlib import Path
 
 from startup import measure_startup
+from timeline import CORES, measure_timeline
 from timing import run
 
 HERE = Path(__file__).resolve().parent
@@ -155,6 +156,15 @@ images per second. Not measured, but computed from that:
 """
 
 
+def describe_timeline(phases: list[dict]) -> str:
+    """Returns the rows of the table of phases."""
+    return "\n".join(
+        f"| {each['name']} | {each['end'] - each['start']:.1f} | {each['command']:.2f} | "
+        f"{each['decoders']:.2f} | {max(0, CORES - each['command'] - each['decoders']):.2f} |"
+        for each in phases
+    )
+
+
 def report(found: dict) -> str:
     """Returns the page of results."""
     memory = found["memory"]
@@ -175,6 +185,15 @@ This is the process of the command; each decoder has about 36 MiB more, and what
 [its image needs](images.md#decoder-processes).
 
 {describe_decoders(found["decoders"])}
+**Cores** of a build of {max(memory):,} photos to {SIZE}x{SIZE}. In the middle, what is not busy
+waits: the process of the command for results, decoders for requests or for a core.
+
+![busy cores over time](benchmarks-images-timeline.png)
+
+| | seconds | cores of the command | of the decoders | idle |
+|---|---|---|---|---|
+{describe_timeline(found["timeline"])}
+
 **Start-up**: {start["images"]:.2f} s for one image in an environment with all extras, where
 `import apache_beam` alone takes {start["import"]:.2f} s; Apache Beam loads faster where
 `apache-beam[gcp]` and pandas are not installed. `benchmarks/startup.py` measures other
@@ -206,9 +225,12 @@ def main() -> None:
         "decoders": measure_decoders(work, count, repeats),
         "memory": measure_memory(work, (100, 300) if flags.small else (1_000, 20_000)),
     }
+    source = work / f"photos-{max(found['memory'])}"
+    docs = work if flags.small else HERE.parent / "docs"
+    phases = measure_timeline(source, work / "out", docs / "benchmarks-images-timeline.png")
+    found["timeline"] = [phase._asdict() for phase in phases]
     print(json.dumps(found, indent=1))
     if not flags.small:
-        docs = HERE.parent / "docs"
         (docs / "benchmarks-images.md").write_text(report(found))
     if not flags.data:
         shutil.rmtree(work)

@@ -79,16 +79,12 @@ def find_phases(samples: list[Sample]) -> list[Phase]:
     decoding = [step for step, speed in zip(steps, speeds, strict=True) if 2 * speed > max(speeds)]
     bounds = [samples[0], decoding[0][0], decoding[-1][1], samples[-1]]
     names = ("start and match", "decode", "assemble and publish")
-    return [
-        Phase(
-            name,
-            one.at,
-            other.at,
-            (other.command - one.command) / (other.at - one.at),
-            (other.decoders - one.decoders) / (other.at - one.at),
-        )
-        for name, (one, other) in zip(names, pairwise(bounds), strict=True)
-    ]
+    phases = []
+    for name, (one, other) in zip(names, pairwise(bounds), strict=True):
+        seconds = max(other.at - one.at, PAUSE)
+        command, decoders = other.command - one.command, other.decoders - one.decoders
+        phases.append(Phase(name, one.at, other.at, command / seconds, decoders / seconds))
+    return phases
 
 
 def plot(samples: list[Sample], phases: list[Phase], path: Path) -> None:

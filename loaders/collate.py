@@ -78,7 +78,9 @@ def collate_padded(
     for example in examples:
         _check_names(example, [*padding], "padding", "tokens")
     rest = [_without(example, padding) for example in examples]
-    batch: dict[str, Any] = default_collate(rest) if any(rest) else {}
+    batch: dict[str, Any] = {}
+    if any(rest):
+        batch = default_collate(rest)
     for name, value in padding.items():
         lists = [np.asarray(example[name]) for example in examples]
         for array in lists:

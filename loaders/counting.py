@@ -79,7 +79,9 @@ def count_mix(dataset: Dataset, split: str) -> int:
     from shardmill.loaders.opening import open_any  # imports NumPy
 
     mix = open_any(dataset, split).mix
-    return 0 if mix is None else len(mix.epochs)
+    if mix is None:
+        return 0
+    return len(mix.epochs)
 
 
 @check_arguments()

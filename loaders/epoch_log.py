@@ -160,7 +160,7 @@ class LogState:
             oldest = next(iter(self.passes))
             del self.passes[oldest]
             self.empty.pop(oldest, None)
-        self.epoch, self.position = epoch + (1 if advances else 0), NO_POSITION
+        self.epoch, self.position = epoch + bool(advances), NO_POSITION
         self.asked, self.last, self._is_repeated = _NOT_SET, key, True
 
 
@@ -188,7 +188,9 @@ class EpochLog:
     def last_epoch(self) -> int | None:
         """The epoch of the last pass that began; None before the first one."""
         state = self.state
-        return None if state.last is None else state.passes[state.last].epoch
+        if state.last is None:
+            return None
+        return state.passes[state.last].epoch
 
     @property
     def state(self) -> LogState:
@@ -253,13 +255,17 @@ class EpochLog:
         """Return the epoch that the user set for the pass that begins next; -1 if none was set."""
         state = self.state
         begun = state.passes.get(self._next_key())
-        return state.asked if begun is None else begun.asked
+        if begun is None:
+            return state.asked
+        return begun.asked
 
     def position_of_next(self) -> int:
         """Return the number of the position where the pass that begins next begins."""
         state = self.state
         begun = state.passes.get(self._next_key())
-        return state.position if begun is None else begun.position
+        if begun is None:
+            return state.position
+        return begun.position
 
     def is_unread_in(self, epoch: int) -> bool:
         """Return whether workers have begun an epoch, and no batch of it was taken yet."""
@@ -277,7 +283,7 @@ class EpochLog:
         if unread is None or unread.order > state.set_order:
             return
         if unread.epoch == state.epoch and state.position == NO_POSITION:
-            self.set_epoch(state.epoch + (1 if advances else 0), NO_POSITION, is_asked=False)
+            self.set_epoch(state.epoch + int(advances), NO_POSITION, is_asked=False)
         else:
             restart(unread.key.loader)
 

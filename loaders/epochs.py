@@ -202,7 +202,9 @@ class Epochs:
 
     def numbers(self, epoch: int) -> Numbers | None:
         """Returns the numbers of the examples of an epoch, ascending; None for all."""
-        return self.picks if self.draws is None else self.draws.numbers(epoch)
+        if self.draws is None:
+            return self.picks
+        return self.draws.numbers(epoch)
 
     @property
     def has_labels(self) -> bool:

@@ -195,7 +195,9 @@ def _value_of(spec: FeatureSpec, features: Mapping[str, FeatureValues]) -> Any:
     feature = features.get(spec.name)
     values = [] if feature is None else [_to_text(value) for value in feature.values]
     if spec.single:
-        return values[0] if values else None
+        if values:
+            return values[0]
+        return None
     return values
 
 

@@ -130,7 +130,9 @@ def find_worker() -> Share | None:
     """Returns the share of this process if it is a worker of a torch DataLoader."""
     torch = sys.modules.get("torch.utils.data")  # every worker has imported it
     info = None if torch is None else torch.get_worker_info()
-    return None if info is None else Share(info.id, info.num_workers)
+    if info is None:
+        return None
+    return Share(info.id, info.num_workers)
 
 
 class DataLoaderOptions(NamedTuple):
@@ -175,7 +177,9 @@ def find_loader() -> DataLoaderOptions:
 def _batch_of(loader: Any, data: Any) -> int:
     if type(loader).__name__ == "IterableDatasetShard":  # of Accelerate: it skips within batches
         return int(loader.batch_size * (1 if loader.split_batches else loader.num_processes))
-    return (loader.batch_size or 0) if isinstance(loader, data.DataLoader) else 0
+    if isinstance(loader, data.DataLoader):
+        return loader.batch_size or 0
+    return 0
 
 
 def _from_torch() -> Share | None:

@@ -41,7 +41,9 @@ class Batching(NamedTuple):
     @property
     def of_host(self) -> int:
         """Number of records in a batch of one host; 1 for single examples."""
-        return 1 if self.batch_size is None else self.batch_size // self.hosts
+        if self.batch_size is None:
+            return 1
+        return self.batch_size // self.hosts
 
     def steps(self, stream: Stream) -> int:
         """Returns the number of elements of a host: in an epoch, or in the rest of one.
@@ -226,7 +228,10 @@ class _Blocks:
             if batching.remainder == "pad":
                 group.extend([(group[0][0], 0.0)] * (-len(group) % batching.of_host))
             payloads, weights = zip(*group, strict=True)
-            yield (payloads, weights) if batching.remainder == "pad" else payloads
+            if batching.remainder == "pad":
+                yield payloads, weights
+            else:
+                yield payloads
         self._is_over = self._rest is not None
 
 
@@ -308,7 +313,9 @@ def _parser(
         # Vectors, and lists of any number of values, keep their shape.
         if specs[name].single and (flat or name in decoders):
             values = tf.reshape(values, [] if singly else [-1])
-        return decoders[name](values) if name in decoders else values
+        if name in decoders:
+            return decoders[name](values)
+        return values
 
     def finish(parsed: dict[str, Any], *weights: Any) -> Any:
         values: Any = {outputs[spec.name]: read(spec.name, parsed[spec.name]) for spec in inputs}
@@ -320,7 +327,9 @@ def _parser(
         }
         if labels:
             return (values, labels.get("", labels), *weights)
-        return (values, *weights) if weights else values
+        if weights:
+            return (values, *weights)
+        return values
 
     return batch_parser(list(specs.values()), fill), finish, singly
 
@@ -344,12 +353,16 @@ def _targets(
         else:
             targets[form] = label_reader(source, form)
     only = isinstance(label, str) and len(targets) == 1
-    return dict(zip([""], targets.values(), strict=True)) if only else targets
+    if only:
+        return dict(zip([""], targets.values(), strict=True))
+    return targets
 
 
 def _dense(values: Any) -> Any:
     """Pads ragged values with -1; a single example's are dense already."""
-    return values.to_tensor(-1) if hasattr(values, "to_tensor") else values
+    if hasattr(values, "to_tensor"):
+        return values.to_tensor(-1)
+    return values
 
 
 def _to_batches(

@@ -208,7 +208,9 @@ def _class_ids(source: Source, listed: tuple[str, ...]) -> tuple[int, ...]:
     if not listed:
         return ()
     class_ids = tuple(numbers[label] for label in source.manifest.labels)
-    return () if class_ids == tuple(range(len(class_ids))) else class_ids
+    if class_ids == tuple(range(len(class_ids))):
+        return ()
+    return class_ids
 
 
 def _count_classes(source: Source) -> int:

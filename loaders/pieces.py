@@ -40,7 +40,9 @@ class Piece(NamedTuple):
     @property
     def size(self) -> int:
         """Number of examples."""
-        return self.cuts[-1].high - self.cuts[-1].low if self.cuts else self.stop - self.start
+        if self.cuts:
+            return self.cuts[-1].high - self.cuts[-1].low
+        return self.stop - self.start
 
     def cut(self, low: int, high: int) -> Piece:
         """Returns some examples, which are consecutive in the order of members."""
@@ -127,7 +129,9 @@ def drop(pieces: Sequence[Piece], read: int, window: int) -> Iterator[Piece]:
 
 def divided(examples: int, hosts: int, rule: Remainder) -> int:
     """Returns how many examples are divided among hosts."""
-    return examples // hosts * hosts if rule == "drop" else examples
+    if rule == "drop":
+        return examples // hosts * hosts
+    return examples
 
 
 def size_of(examples: int, host: Share, rule: Remainder) -> int:

@@ -196,7 +196,9 @@ def _deal_of(shares: list[list[int]]) -> Deal:
 
 def _numbers_of(reader: Reader, reads: dict[str, Any]) -> list[int]:
     numbers = [reader.worker.index, reader.worker.count, reader.batch, reader.host.count]
-    return [*numbers, reader.host.index] if reads["limit"] else numbers
+    if reads["limit"]:
+        return [*numbers, reader.host.index]
+    return numbers
 
 
 def reads_of(state: object) -> dict[str, Any]:

@@ -208,7 +208,9 @@ class RecordDecoder:
         try:
             array = np.frombuffer(data, spec.dtype)
             # A copy is writable and does not keep the record in memory.
-            return array.copy() if shape is None else array.reshape(shape).copy()
+            if shape is None:
+                return array.copy()
+            return array.reshape(shape).copy()
         except ValueError as error:
             expected = "any" if shape is None else shape
             raise FormatError(

@@ -358,7 +358,9 @@ class Records:
                 error=error,
                 folder=self.source.folder_of(part),
             ) from error
-        added: dict[str, Any] = {} if weight is None else {"weight": np.float32(weight)}
+        added: dict[str, Any] = {}
+        if weight is not None:
+            added["weight"] = np.float32(weight)
         if ids:
             added["sample_id"] = self.files.id_of(part, record, payload)
         example: Any = values | added if added else values

@@ -124,7 +124,9 @@ def epochs_of(
                 "record_weight needs records of one dataset: weight the datasets of the mix, or "
                 "their labels by balance."
             )
-        return mix.epochs if balance is None else _balance_mix(records, mix.epochs, balance)
+        if balance is None:
+            return mix.epochs
+        return _balance_mix(records, mix.epochs, balance)
     picks = None if records.picks is None else np.asarray(records.picks)
     draws: Draws | None = None
     if balance is not None:

@@ -116,8 +116,12 @@ def _bound(term: str, text: str, total: int) -> int:
         )
     number = int(match[1])
     if match[2]:
-        return total - -number * total // 100 if number < 0 else number * total // 100
-    return max(0, total + number) if number < 0 else min(number, total)
+        if number < 0:
+            return total - -number * total // 100
+        return number * total // 100
+    if number < 0:
+        return max(0, total + number)
+    return min(number, total)
 
 
 def find_split(manifest: Manifest, name: str) -> Split:

@@ -225,7 +225,9 @@ class ShardFiles:
             if feature is None or len(feature.values) != 1:
                 return f"{entry.file}:{record}"
             key = feature.values[0]
-            return key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else str(key)
+            if isinstance(key, bytes):
+                return key.decode("utf-8", "backslashreplace")
+            return str(key)
         folder = self._source.folder_of(shard)
         make = lambda: open_catalog(folder, entry, ["key"]).column("key").to_pylist()  # noqa: E731
         keys = self._cache.keys.get(shard, make, lambda made: sum(map(sys.getsizeof, made)))

@@ -87,7 +87,9 @@ class Source:
 
     def folder_of(self, part: int) -> str:
         """Returns the folder of the shard of a part."""
-        return self.folder if self.mix is None else self.mix.folder_of(part)
+        if self.mix is None:
+            return self.folder
+        return self.mix.folder_of(part)
 
     def adapt(self, part: int, payload: bytes) -> bytes:
         """Returns a record as readers get it: that of a mix has the class ids of the mix.
@@ -95,7 +97,9 @@ class Source:
         Raises:
             FormatError: It is not an example.
         """
-        return payload if self.mix is None else self.mix.adapt(part, payload)
+        if self.mix is None:
+            return payload
+        return self.mix.adapt(part, payload)
 
     @property
     def first_parts(self) -> list[int]:
@@ -232,7 +236,9 @@ class Source:
             if isinstance(value, bytes):
                 return value.decode("utf-8", "replace")
             if isinstance(value, int):
-                return labels[value] if 0 <= value < len(labels) else str(value)
+                if 0 <= value < len(labels):
+                    return labels[value]
+                return str(value)
         return None
 
     def named_by(self, *sources: str) -> str:
@@ -244,7 +250,9 @@ class Source:
 
     def _label_column(self, kind: str) -> str:
         column = self.manifest.build.config.get("label") or ""
-        return column if any(s.name == column and s.kind == kind for s in self.specs) else ""
+        if any(s.name == column and s.kind == kind for s in self.specs):
+            return column
+        return ""
 
 
 def open_source(path: str | os.PathLike[str], split: str) -> Source:

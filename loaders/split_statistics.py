@@ -239,7 +239,9 @@ def read_labels(records: Records) -> list[str | None]:
 def _label_text(label: Any) -> str | None:
     if label is None:
         return None
-    return label.decode() if isinstance(label, bytes) else str(label)
+    if isinstance(label, bytes):
+        return label.decode()
+    return str(label)
 
 
 def read_catalog_columns(records: Records, names: Sequence[str]) -> list[list[Any]]:
@@ -347,5 +349,6 @@ def _read_feature(records: Records, name: str) -> Iterator[list[Any]]:
         values: list[Any] = []
         for _, payload in records.files.records(number, part.first, part.stop):
             feature = parse_example(payload).get(name)
-            values += () if feature is None else feature.values
+            if feature is not None:
+                values += feature.values
         yield values

@@ -63,7 +63,9 @@ class StreamStats:
     def wait_share(self) -> float | None:
         """Share of the time of the loop in which it waited, 0 to 1; None if it was not timed."""
         seconds = self.wait_seconds + self.busy_seconds
-        return self.wait_seconds / seconds if seconds else None
+        if seconds:
+            return self.wait_seconds / seconds
+        return None
 
     def __str__(self) -> str:
         """Returns one line."""
@@ -129,9 +131,9 @@ def _counter(name: str, text: str, labels: dict[str, str], value: float) -> list
 
 def _sample(name: str, labels: dict[str, str], value: float) -> str:
     pairs = ",".join(f'{label}="{_escape(text)}"' for label, text in labels.items())
-    return (
-        f"shardmill_{name}_total{{{pairs}}} {value}" if pairs else f"shardmill_{name}_total {value}"
-    )
+    if pairs:
+        return f"shardmill_{name}_total{{{pairs}}} {value}"
+    return f"shardmill_{name}_total {value}"
 
 
 def _escape(text: str) -> str:
@@ -199,7 +201,9 @@ class Counters:
 
     def begin_epoch(self) -> StreamStats | None:
         """Returns the numbers before an epoch, for ``log_epoch``; None if they are not logged."""
-        return self.read() if _logger.isEnabledFor(logging.INFO) else None
+        if _logger.isEnabledFor(logging.INFO):
+            return self.read()
+        return None
 
     def log_epoch(self, before: StreamStats | None) -> None:
         """Logs what was read since ``begin_epoch``."""

@@ -252,7 +252,9 @@ class Stream:
     @property
     def epoch(self) -> int:
         """Number of the next epoch."""
-        return self._start.epoch if self._is_restored else self._log.state.epoch
+        if self._is_restored:
+            return self._start.epoch
+        return self._log.state.epoch
 
     @property
     def begins_inside(self) -> bool:
@@ -344,7 +346,9 @@ class Stream:
                 f"{plural(read, 'example')} are more than the {most:,} of epoch {epoch}: give "
                 "those that all hosts have read in it, or begin the next one with at(epoch + 1, 0)."
             )
-        self._begin_at(Position(epoch, (*deals, deal) if deal.examples else deals))
+        if deal.examples:
+            deals = (*deals, deal)
+        self._begin_at(Position(epoch, deals))
         return self
 
     def _begin_at(self, start: Position, *, is_asked: bool = False) -> None:
@@ -475,7 +479,9 @@ class Stream:
         """Returns the example of a payload, and whether the predicate keeps it."""
         (part, record, weight), payload = item
         example = self.records.decode(part, record, payload, weight if padded else None)
-        return example, weight > 0 and bool(self.where(example)) if self.where else True
+        if self.where is None:
+            return example, True
+        return example, weight > 0 and bool(self.where(example))
 
     def payloads(self, keeps: Callable[[PlacedRecord, bytes], bool]) -> Payloads:
         """Returns the serialized examples of this worker in the next epoch, with their places.
@@ -636,7 +642,9 @@ class Stream:
             return self._order
         records = min(len(self.records), len(self.records.source))
         alone = not self.records.files.is_remote and records <= _MOST_RECORDS
-        return "records" if alone and self.records.files.reads_alone else "blocks"
+        if alone and self.records.files.reads_alone:
+            return "records"
+        return "blocks"
 
     def _window(self) -> int:
         if self.order == "records" or not self._permuted:

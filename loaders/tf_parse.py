@@ -156,7 +156,9 @@ def array_decoder(spec: FeatureSpec, *, batched: bool) -> Callable[[tf.Tensor], 
     def decode_batch(data: tf.Tensor) -> tf.Tensor:
         return tf.map_fn(decode_one, data, fn_output_signature=tf.TensorSpec(shape, tf.uint8))
 
-    return decode_batch if batched else decode_one
+    if batched:
+        return decode_batch
+    return decode_one
 
 
 def _raw_decoder(spec: FeatureSpec) -> Callable[[tf.Tensor], tf.Tensor]:
@@ -230,7 +232,9 @@ def label_reader(source: Source, form: str) -> tuple[str, Callable[[tf.Tensor], 
         ids = to_ids(values)
         ids = ids.to_tensor(-1) if isinstance(ids, tf.RaggedTensor) else ids
         vectors = tf.one_hot(ids, depth)
-        return tf.reduce_sum(vectors, -2) if several else vectors
+        if several:
+            return tf.reduce_sum(vectors, -2)
+        return vectors
 
     return name, encode
 

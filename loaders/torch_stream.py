@@ -37,7 +37,9 @@ class TorchStream(Stream, IterableDataset):  # type: ignore[type-arg]
             UsageError: ``at`` was called after this worker started.
         """
         unused, self._is_unused = self._is_unused, False
-        return iter(()) if unused else Stream.__iter__(self)
+        if unused:
+            return iter(())
+        return Stream.__iter__(self)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns where this worker is; see ``Stream``.

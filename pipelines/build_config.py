@@ -76,7 +76,9 @@ class BuildConfig(DatasetOptions):
     @property
     def source(self) -> str:
         """Paths or URIs of all inputs, for messages."""
-        return "the Python source" if self.source_id else ", ".join(self.sources)
+        if self.source_id:
+            return "the Python source"
+        return ", ".join(self.sources)
 
     def find_inputs(self, **options: Any) -> MatchSpec:
         """Return the inputs and what to match in them; see ``inputs.find_inputs``."""
@@ -217,8 +219,12 @@ class BuildConfig(DatasetOptions):
         for name, option in options_of(self).items():
             value = values[name]
             if name not in _MODES and value != option.default:
-                value = absolute(value) if option.parse is parse_path else value
-                words.append(f"--{name}" if value is True else f"--{name}={as_text(option, value)}")
+                if option.parse is parse_path:
+                    value = absolute(value)
+                if value is True:
+                    words.append(f"--{name}")
+                else:
+                    words.append(f"--{name}={as_text(option, value)}")
         return tuple(words)
 
     def identity(self) -> dict[str, Any]:
@@ -279,7 +285,7 @@ def resolve_splits(config: Config, match: MatchSpec) -> tuple[Config, tuple[str,
     several = len({split_of_folder(name) for name in splits}) > 1
     if config.splits is None and not (several and splits == names):
         warning = _warn_of_labels(config, match.top, names, splits)
-        return config, (warning,) if warning else ()
+        return config, tuple(filter(None, [warning]))
     if not several:
         return config, ()
     warning = (
@@ -302,7 +308,9 @@ def resolve_splits(config: Config, match: MatchSpec) -> tuple[Config, tuple[str,
                 f"; {format_names(flat)} {have} no subfolders, so the images have no labels: add "
                 f"--unlabeled_splits={unlabeled}"
             )
-    return divided, () if config.splits else (warning,)
+    if config.splits:
+        return divided, ()
+    return divided, (warning,)
 
 
 def _warn_of_labels(config: Config, top: str, names: list[str], splits: list[str]) -> str:
@@ -363,7 +371,9 @@ def _splits_in(top: str, folder: str) -> dict[str, str]:
     """Return the folders in a folder that are named like splits, with these; {} for one split."""
     names = sorted(folder_names(join(top, folder)))
     splits = {join(folder, name): split_of_folder(name) for name in names if split_of_folder(name)}
-    return splits if len({*splits.values()}) > 1 else {}
+    if len({*splits.values()}) > 1:
+        return splits
+    return {}
 
 
 def useless_unlabeled_splits() -> UsageError:

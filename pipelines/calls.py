@@ -326,7 +326,9 @@ def _forward(lines: IO[bytes] | None) -> list[str]:
     An error becomes an exception, so its sentence is not printed too.
     """
     sentences = []
-    for line in io.TextIOWrapper(lines, errors="replace") if lines else ():
+    if lines is None:
+        return []
+    for line in io.TextIOWrapper(lines, errors="replace"):
         if line.startswith("shardmill: "):
             sentences.append(line)
         else:

@@ -170,7 +170,9 @@ def check_process(command: str) -> None:
 def _dispatch(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(_USAGE)
-        return 0 if argv else UsageError.exit_code
+        if argv:
+            return 0
+        return UsageError.exit_code
     if argv[0] in ("-V", "--version"):
         from importlib.metadata import version
 

@@ -51,7 +51,9 @@ def _splits(*words: str) -> Any:
 
     def separate(part: Any) -> str:
         share = isinstance(part, str) and not part.strip("0123456789./ ")
-        return "=" if isinstance(part, str | os.PathLike) and not share else ":"
+        if isinstance(part, str | os.PathLike) and not share:
+            return "="
+        return ":"
 
     pairs.parse = parse_any
     return pairs

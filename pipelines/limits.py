@@ -112,12 +112,15 @@ class Rules:
 
 def parse_time(text: str) -> dt.datetime | None:
     """Return the time of an ISO 8601 text with a time zone, or None."""
+    if text.endswith("Z"):  # which Python 3.10 does not parse
+        text = text[:-1] + "+00:00"
     try:
-        # Python 3.10 does not parse "Z".
-        time = dt.datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
+        time = dt.datetime.fromisoformat(text)
     except ValueError:
         return None
-    return None if time.tzinfo is None else time
+    if time.tzinfo is None:
+        return None
+    return time
 
 
 _RULES = [rule.name for rule in fields(Rules)]

@@ -73,7 +73,9 @@ def read_tables(flag: str, path: str) -> dict[str, Any]:
     except ValueError as error:
         raise UsageError(f"--{flag}={path} is not TOML: {error}.") from error
     for table in tables.values():
-        for name, value in table.items() if isinstance(table, dict) else ():
+        if not isinstance(table, dict):
+            continue
+        for name, value in table.items():
             if isinstance(value, dt.datetime):  # which --json cannot print
                 table[name] = value.isoformat()
     return tables

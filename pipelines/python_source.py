@@ -162,7 +162,8 @@ def _prepare(
             if value := options.get(name):
                 raise useless_option(flag=name, value=value, why="without a listing")
         more = {"label_from": "directory" if named["label"] else "none"}
-        more |= {"splits": "listing"} if named["split"] else {}
+        if named["split"]:
+            more["splits"] = "listing"
         return kind, ImagesOptions(LIST, output, **(options | more)), ImageFiles(**named)
     more = {"label": named["label"], "split_by": named["split"], "key": named["key"]}
     return kind, RowsOptions(LIST, output, **(options | more)), TableFiles()

@@ -63,7 +63,9 @@ def first_bytes(
     config: RowsConfig, refs: Sequence[InputRef], given: Sequence[Column] | None
 ) -> int:
     """Return the number of bytes of each file that are sampled."""
-    return sample_size(refs, config.sample_bytes) if given is None else MIN_FILE_BYTES
+    if given is None:
+        return sample_size(refs, config.sample_bytes)
+    return MIN_FILE_BYTES
 
 
 def find_kind(config: RowsConfig, refs: Sequence[InputRef], given: Sequence[Column] | None) -> str:
@@ -125,7 +127,9 @@ def sample_input(
         if problem:
             raise InputError(problem)
     if sample.rows or (given is not None and sample.base):
-        return measure(sample) if kind == "parquet" else sample
+        if kind == "parquet":
+            return measure(sample)
+        return sample
     raise InputError(_explain_no_rows(config, sample, counts, {ref.key for ref in usable}))
 
 
@@ -155,9 +159,10 @@ def _explain_no_rows(
     census = _census(sample)
     problem = why_unusable(census.with_counts(counts), RowsHooks(), config.source)
     if not problem:
-        names = (
-            f", only {format_names(sample.columns)} as names of columns" if sample.columns else ""
-        )
+        if sample.columns:
+            names = f", only {format_names(sample.columns)} as names of columns"
+        else:
+            names = ""
         return (
             f"--input={config.source} has no rows{names}: check --input, --header and --skip_lines."
         )
@@ -276,7 +281,8 @@ def _infer(
     chosen, (label, *_, split) = config.column_options, config.named
     names = [*sample.columns, *partitions]
     omitted = {name for name in names if not chosen.keeps(name, label)}
-    omitted |= {split} if split else set()  # a column of a typed file may have an empty name
+    if split:  # a column of a typed file may have an empty name
+        omitted.add(split)
     of_folders = (column for name, column in partitions.items() if name not in omitted)
     return (*sample.infer(label, omitted, chosen.typed_columns, strict=strict), *of_folders)
 

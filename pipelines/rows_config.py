@@ -169,7 +169,9 @@ class RowsConfig(RowsOptions, BuildConfig):
             preprocessing: The preprocessing_fn, if there is one.
         """
         options = {**self.identity(), "schema": schema}
-        return {**options, "preprocessing": preprocessing.digest} if preprocessing else options
+        if preprocessing:
+            return {**options, "preprocessing": preprocessing.digest}
+        return options
 
 
 def split_by_and_splits(split_by: object, splits: object) -> UsageError:

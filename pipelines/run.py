@@ -405,5 +405,6 @@ def _interruptible() -> Iterator[list[int]]:
         raise Interrupted(signals[0]) from error
     finally:
         _stop_interrupting()
-        for signal_number, handler in before.items() if not signals else ():
-            signal.signal(signal_number, handler)
+        if not signals:
+            for signal_number, handler in before.items():
+                signal.signal(signal_number, handler)

@@ -130,7 +130,9 @@ def _find_hint(option: str, names: Sequence[str]) -> str:
         return "give it to open_dataset"
     hint = _HINTS.get(option, f"it has {', '.join(names)}")
     if "batch_size" in names:
-        return _AHEAD if hint == _LOADER else hint
+        if hint == _LOADER:
+            return _AHEAD
+        return hint
     if option == "batch":
         return _LOADER
     if hint == _DROP and "remainder" not in names:

@@ -94,7 +94,9 @@ def format_names(names: Sequence[str]) -> str:
     """Return names quoted and separated by commas for a message, cut if there are many."""
     listed = ", ".join(repr(name[:_MAX_NAME]) for name in names[:_MAX_NAMES])
     more = len(names) - _MAX_NAMES
-    return f"{listed} and {more:,} more" if more > 0 else listed
+    if more > 0:
+        return f"{listed} and {more:,} more"
+    return listed
 
 
 def format_value(text: str | bytes) -> str:

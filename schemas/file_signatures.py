@@ -174,8 +174,12 @@ def json_format(head: bytes) -> str:
     if head.lstrip().startswith(b"{") and any(map(_is_object, lines)):  # the first may be damaged
         return "jsonl"
     if _OBJECT.match(head):
-        return "json" if lines else "jsonl"
-    return "json" if _ARRAY.match(head) else ""
+        if lines:
+            return "json"
+        return "jsonl"
+    if _ARRAY.match(head):
+        return "json"
+    return ""
 
 
 def _is_object(line: bytes) -> bool:

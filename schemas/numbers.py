@@ -16,7 +16,9 @@ def human_bytes(size: float) -> str:
     """Return a size in the largest fitting unit, in powers of 1024."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:
-            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
+            if unit == "B":
+                return f"{size:,.0f} {unit}"
+            return f"{size:,.1f} {unit}"
         size /= 1024
     return f"{size:,.1f} TiB"
 
@@ -28,10 +30,14 @@ def short_number(value: object, digits: int = 6) -> str:
     """
     if isinstance(value, float):
         whole = 10**digits - 0.5 <= abs(value) < 1e15
-        return f"{value:,.0f}" if whole else f"{value:,.{digits}g}"
+        if whole:
+            return f"{value:,.0f}"
+        return f"{value:,.{digits}g}"
     if isinstance(value, int):
         return f"{value:,}"
-    return "-" if value is None else str(value)
+    if value is None:
+        return "-"
+    return str(value)
 
 
 def plural(count: int, noun: str) -> str:
@@ -82,7 +88,9 @@ def parse_bytes(text: str, flag: str) -> int:
 def format_bytes(size: int) -> str:
     """Format a size so that ``parse_bytes`` returns it."""
     value, unit = max((value, unit) for unit, value in _SIZES.items() if size % value == 0)
-    return f"{size // value}{unit}iB" if unit else str(size)
+    if unit:
+        return f"{size // value}{unit}iB"
+    return str(size)
 
 
 def printable(text: str) -> str:

@@ -333,7 +333,9 @@ def parse_paths(flag: str, value: Any) -> tuple[str, ...]:
 
 def _index(flag: str, value: Any) -> int:
     try:
-        return int(value) if isinstance(value, str) else operator.index(value)
+        if isinstance(value, str):
+            return int(value)
+        return operator.index(value)
     except (TypeError, ValueError) as error:
         raise _value_not_number(flag=flag, value=value, kind="whole number") from error
 
@@ -351,7 +353,9 @@ def propose(name: object, names: Collection[str], otherwise: str) -> str:
     # If no name is nearly the same, one that has it as a word, as image_size has size.
     near = near or [option for option in names if text.strip("-") in option.strip("-").split("_")]
     near = near or difflib.get_close_matches(text, names, 1)
-    return f"did you mean {near[0]}?" if near else otherwise
+    if near:
+        return f"did you mean {near[0]}?"
+    return otherwise
 
 
 def unknown_option(command: object, name: object, hint: object) -> UsageError:
@@ -463,4 +467,6 @@ def as_text(option: Option[Any, Any], value: Any) -> str:
         return ",".join(value)
     if option.pattern == SIZE_PATTERN:
         return format_bytes(value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)

@@ -240,12 +240,16 @@ class InputRef(NamedTuple):
     @property
     def file(self) -> str:
         """Path of the file, or of the archive of a member."""
-        return MemberRange(*self.member).path if self.member else self.uri
+        if self.member:
+            return MemberRange(*self.member).path
+        return self.uri
 
     @property
     def offset(self) -> int:
         """Offset of a member in its archive; 0 for a file."""
-        return MemberRange(*self.member).offset if self.member else 0
+        if self.member:
+            return MemberRange(*self.member).offset
+        return 0
 
     def digest(self) -> int:
         """Return a 128-bit digest of all fields that identify the input and its content."""

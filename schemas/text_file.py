@@ -62,7 +62,9 @@ def find_utf_16(data: bytes) -> str:
     characters, odd = divmod(len(data), 2)
     if odd or (first and second) or 2 * max(first, second) <= characters:
         return ""
-    return "utf-16-be" if first else "utf-16-le"
+    if first:
+        return "utf-16-be"
+    return "utf-16-le"
 
 
 def find_codec(name: str) -> str:
@@ -73,7 +75,9 @@ def find_codec(name: str) -> str:
         return ""
     codec_name = codec.name.replace("_", "-")
     is_text = getattr(codec, "_is_text_encoding", True) and codec_name not in _NOT_FOR_FILES
-    return codec_name if is_text else ""
+    if is_text:
+        return codec_name
+    return ""
 
 
 def decode_text(data: bytes) -> str:
@@ -130,7 +134,9 @@ def _decode(data: bytes, encodings: list[str]) -> str:
     if "\0" in text:
         line = _count_lines(text[: text.index("\0")])
         raise TextError(f"not text (line {line} has a NUL character); save it as UTF-8")
-    return _MARK_OF_LINE.sub("", text) if "\ufeff" in text else text
+    if "\ufeff" in text:
+        return _MARK_OF_LINE.sub("", text)
+    return text
 
 
 def _describe(error: UnicodeDecodeError) -> str:

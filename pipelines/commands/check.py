@@ -112,7 +112,8 @@ def _limits_of(flags: CheckOptions, opened: OpenedManifest) -> Limits:
             rules[rule.name] = getattr(limits.rules, rule.name)
     if opened.manifest.root:
         given = {name for name, value in rules.items() if value is not None}
-        given |= {"counted"} if flags.counted else set()
+        if flags.counted:
+            given.add("counted")
         for name in sorted(given - _OF_COUNTS):
             raise UsageError(
                 f"--{name} asks how a dataset was built, and {opened.file} is the manifest of "

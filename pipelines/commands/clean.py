@@ -81,7 +81,9 @@ def run(flags: CleanOptions, answer: Answer) -> int:
             "problems": problems,
         }
     )
-    return ShardmillError.exit_code if problems else 0
+    if problems:
+        return ShardmillError.exit_code
+    return 0
 
 
 def find_output(directory: str) -> str:
@@ -133,8 +135,12 @@ def _kept(
 
 def _total(removed: list[cleanup.Leftover], dry_run: bool) -> str:
     if not removed:
-        return "Nothing would be removed." if dry_run else "Nothing was removed."
+        if dry_run:
+            return "Nothing would be removed."
+        return "Nothing was removed."
     size = human_bytes(sum(item.num_bytes for item in removed))
     files = plural(sum(item.num_files for item in removed), "file")
     what = f"{plural(len(removed), 'leftover')}: {size} in {files}"
-    return f"Would remove {what}; nothing was changed." if dry_run else f"Removed {what}."
+    if dry_run:
+        return f"Would remove {what}; nothing was changed."
+    return f"Removed {what}."

@@ -96,7 +96,9 @@ class Parser(argparse.ArgumentParser):
     def add_switch_values(self) -> None:
         """Let switches have values, as in ``--overwrite=true``; the help does not list these."""
         for action in self._actions:
-            for flag in action.option_strings if action.nargs == 0 else ():
+            if action.nargs != 0:
+                continue
+            for flag in action.option_strings:
                 for word in ("true", "false"):
                     self._option_string_actions[f"{flag}={word}"] = action
 

@@ -86,7 +86,9 @@ class Side:
         if all(shard.catalog for _, shard in self.shards):
             return "catalog"
         name = str(self.manifest.build.config.get("key") or "")
-        return name if any(feature["name"] == name for feature in self.manifest.features) else ""
+        if any(feature["name"] == name for feature in self.manifest.features):
+            return name
+        return ""
 
     @property
     def num_records(self) -> int:
@@ -120,8 +122,9 @@ def compare_records(before: Side, after: Side, most: int) -> dict[str, Any]:
         differing = [
             kind for kind, name in kinds.items() if getattr(record, name) != getattr(other, name)
         ]
-        for kind in ["all", *differing] if differing else ():
-            changed[kind] += 1
+        if differing:
+            for kind in ("all", *differing):
+                changed[kind] += 1
         if differing and len(examples) < most:
             examples.append({"what": differing, **_pair(record, other)})
     return {
@@ -297,7 +300,9 @@ def _value_text(value: Any) -> str:
     text = "none" if value in _NOTHING else str(value)
     if isinstance(value, int | float) and not isinstance(value, bool):
         text = short_number(value)
-    return f"({len(text.splitlines()):,} lines)" if "\n" in text else text
+    if "\n" in text:
+        return f"({len(text.splitlines()):,} lines)"
+    return text
 
 
 def _open(path: str) -> Side:
@@ -316,7 +321,9 @@ def _why_not_compared(sides: Sequence[Side], *, read: bool) -> str:
         return "records of rows and arrays need a column of --key in both versions"
     if keys == {"catalog"} or (read and "catalog" not in keys):
         return ""
-    return "only one version has a catalog" if read else "records of rows are not read"
+    if read:
+        return "only one version has a catalog"
+    return "records of rows are not read"
 
 
 def _identity(item: tuple[str, Shard]) -> tuple[Any, ...]:

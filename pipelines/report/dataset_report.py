@@ -131,7 +131,8 @@ def gather(opened: OpenedManifest, inputs: Path | None) -> dict[str, Any]:
             )
             for label, chosen in samples_by_label.items():
                 pictures = [picture for sample in chosen for picture in draw(sample)]
-                page["sheets"] += [{"label": label, "pictures": pictures}] if pictures else []
+                if pictures:
+                    page["sheets"].append({"label": label, "pictures": pictures})
             for finding in findings:
                 examples = choose_examples(finding["name"], samples, manifest)
                 for group in examples:
@@ -285,6 +286,6 @@ def draw_partly(root: str | os.PathLike[str], key: str) -> dict[str, Any] | None
     except Exception:  # noqa: BLE001 - Pillow's plugins raise many types
         return None
     has_contrast = pixels.size and pixels.min() < pixels.max()
-    return (
-        {**make_thumbnail(pixels), "key": key, "alt": f"Rejected: {key}"} if has_contrast else None
-    )
+    if has_contrast:
+        return {**make_thumbnail(pixels), "key": key, "alt": f"Rejected: {key}"}
+    return None

@@ -122,7 +122,9 @@ class DatasetFinding(NamedTuple):
     @property
     def text(self) -> str:
         """The clause, after the name by which a limit names the finding."""
-        return f"{self.name}: {self.line}" if self.name in LIMITS else self.line
+        if self.name in LIMITS:
+            return f"{self.name}: {self.line}"
+        return self.line
 
 
 def find_problems(
@@ -140,7 +142,8 @@ def find_problems(
     train = manifest.splits.get(_TRAIN)
     for name, split in manifest.splits.items():
         problems += _of_classes(name, split, manifest, limits)
-        problems += _of_skew(name, train, split) if train and split is not train else ()
+        if train and split is not train:
+            problems += _of_skew(name, train, split)
     order = [*_FINDINGS].index
     remedies = {name: remedy for name, (_, remedy) in _FINDINGS.items()}
     if conflict := copies_conflict(manifest.build.config):
@@ -307,7 +310,9 @@ _IMAGES: dict[str, Callable[[Sequence[SampledRecord]], list[SampledRecord]]] = {
 def _such_as(images: Sequence[SampledRecord]) -> str:
     """Returns a clause with some keys, or an empty text."""
     keys = [image.key for image in images[:_FEW] if image.key]
-    return f", such as {', '.join(keys)}" if keys else ""
+    if keys:
+        return f", such as {', '.join(keys)}"
+    return ""
 
 
 def _deviation(image: SampledRecord) -> float:
@@ -339,7 +344,9 @@ def _judge_column(name: str, manifest: Manifest, rows: Sequence[SampledRecord]) 
     values = [_values(row, name) for row in rows]
     distinct, labels = set(values), [row.label for row in rows]
     if len(distinct) == 1:
-        return "constant_columns" if values[0] else ""
+        if values[0]:
+            return "constant_columns"
+        return ""
     source = next((f.get("source", "") for f in manifest.features if f["name"] == name), "")
     if source.startswith("label"):
         return ""
@@ -350,11 +357,15 @@ def _judge_column(name: str, manifest: Manifest, rows: Sequence[SampledRecord]) 
         return "equals_key"
     texts = [cell[0] for cell in values if len(cell) == 1 and isinstance(cell[0], bytes)]
     numbers = sum(_is_number(text) for text in texts)
-    return "numeric_text" if _NUMERIC * len(texts) <= numbers < len(texts) else ""
+    if _NUMERIC * len(texts) <= numbers < len(texts):
+        return "numeric_text"
+    return ""
 
 
 def _values(row: SampledRecord, name: str) -> tuple[Any, ...]:
-    return tuple(row.features[name].values) if name in row.features else ()
+    if name in row.features:
+        return tuple(row.features[name].values)
+    return ()
 
 
 def _is_number(text: bytes) -> bool:

@@ -39,7 +39,9 @@ class Layout:
     @property
     def ellipsis(self) -> str:
         """The mark that replaces text that does not fit."""
-        return "..." if self.ascii_only else "…"
+        if self.ascii_only:
+            return "..."
+        return "…"
 
     def cut(self, text: str, width: int) -> str:
         """Return a text escaped, and shortened to a number of columns."""
@@ -47,7 +49,9 @@ class Layout:
         if cell_len(text) <= width:
             return text
         room = width - cell_len(self.ellipsis)
-        return set_cell_size(text, room).rstrip() + self.ellipsis if room >= 0 else ""
+        if room >= 0:
+            return set_cell_size(text, room).rstrip() + self.ellipsis
+        return ""
 
     def line(self, *parts: str | tuple[str, str]) -> Text:
         """Return one line of printable texts, each with or without a style; cut to the width."""
@@ -84,7 +88,9 @@ class Layout:
 
     @property
     def _overflow(self) -> Literal["crop", "ellipsis"]:
-        return "crop" if self.ascii_only else "ellipsis"
+        if self.ascii_only:
+            return "crop"
+        return "ellipsis"
 
     def _cell(self, text: str) -> Text:
         return Text(printable(text), no_wrap=True, overflow=self._overflow)

@@ -251,7 +251,9 @@ def _describe_value(value: bytes | float) -> Any:
     import numpy as np
 
     # The shortest number that rounds to the same float32; JSON has no NaN and no infinities.
-    return float(str(np.float32(value))) if math.isfinite(value) else str(value)
+    if math.isfinite(value):
+        return float(str(np.float32(value)))
+    return str(value)
 
 
 def _decode_text(value: bytes) -> str | None:

@@ -209,7 +209,9 @@ def _values(feature: dict[str, Any], width: int, layout: Layout) -> str:
     """Return as many values of a feature as fit, and how many there are."""
     count = feature["count"]
     if not count:
-        return "(missing)" if feature["kind"] == "empty" else f"(no {feature['kind']} values)"
+        if feature["kind"] == "empty":
+            return "(missing)"
+        return f"(no {feature['kind']} values)"
     if count == 1:
         return _value(feature["values"][0], width, layout)
     tail = f" ({plural(count, 'value')})"
@@ -285,4 +287,6 @@ def _paragraph(text: str, colour: str) -> RenderableType:
 
 
 def _compression(name: str) -> str:
-    return "uncompressed" if name == "none" else printable(str(name))
+    if name == "none":
+        return "uncompressed"
+    return printable(str(name))

@@ -123,7 +123,9 @@ def render_count(manifest: Manifest, path: str, seconds: float) -> Iterator[Text
     total = sum(split.num_bytes for split in manifest.splits.values())
     rows.append(("time", f"{seconds:,.1f} s, {human_bytes(total / max(seconds, 1e-9))}/s"))
     yield whole_line(f"Counted {inputs.root}", "bold")
-    yield from fields([*rows, ("manifest", path)] if path else rows)
+    if path:
+        rows.append(("manifest", path))
+    yield from fields(rows)
     if path and not manifest.damaged and any(s.num_examples for s in manifest.splits.values()):
         yield from _next_command(manifest, path)
 
@@ -173,7 +175,9 @@ def _labels(manifest: Manifest) -> Rows:
 def _list_labels(labels: Sequence[str]) -> Rows:
     more = [f"and {len(labels) - _MAX_LABELS:,} more"] if len(labels) > _MAX_LABELS else []
     listed = ", ".join([*labels[:_MAX_LABELS], *more])
-    return [("labels", f"{len(labels):,}: {listed}")] if labels else []
+    if labels:
+        return [("labels", f"{len(labels):,}: {listed}")]
+    return []
 
 
 def _missing(manifest: Manifest) -> Counter[str]:

@@ -158,7 +158,9 @@ def _print_notices(progress: Progress, console: Console) -> None:
 
 def capped_count(progress: Progress) -> int:
     """Return the count, capped at the total, which is an estimate for some work."""
-    return progress.done if progress.total is None else min(progress.done, progress.total)
+    if progress.total is None:
+        return progress.done
+    return min(progress.done, progress.total)
 
 
 def progress_line(progress: Progress, seconds: float) -> str:

@@ -89,7 +89,9 @@ class Runner:
             UsageError: An option is missing or breaks a rule.
             OutputError: The cluster does not answer.
         """
-        return [*argv] if option_given(argv, "job_name") else [*argv, f"--job_name={job_name}"]
+        if option_given(argv, "job_name"):
+            return [*argv]
+        return [*argv, f"--job_name={job_name}"]
 
     def check_paths(self, paths: Iterable[tuple[str, str]]) -> None:
         """Check that the runner's workers can reach the inputs and the output.
@@ -160,7 +162,9 @@ class Runner:
         job_id = getattr(result, "job_id", None) or getattr(result, "_job_id", None)
         if callable(job_id):
             job_id = job_id()
-        return Job(str(job_id)) if job_id else None
+        if job_id:
+            return Job(str(job_id))
+        return None
 
     def cancel(self, options: PipelineOptions, result: Any) -> bool:  # noqa: ARG002
         """Cancel the job; return whether it is known to have ended.
@@ -264,7 +268,9 @@ def kill_with_parent_prefix() -> list[str]:
     Empty where setpriv is not installed: there, a killed command leaves such a process behind.
     """
     setpriv = shutil.which("setpriv") if sys.platform == "linux" else None
-    return [setpriv, "--pdeathsig", "KILL"] if setpriv else []
+    if setpriv:
+        return [setpriv, "--pdeathsig", "KILL"]
+    return []
 
 
 def find_shardmill_error(error: BaseException) -> ShardmillError | None:
@@ -288,7 +294,9 @@ def java_cause(text: str) -> str:
     """Return the innermost cause in a Java stack trace, or the first line, in one line."""
     lines = _lines(text)
     causes = [line for line in lines if line.startswith("Caused by: ")]
-    return _shorten(causes[-1].removeprefix("Caused by: ") if causes else lines[0])
+    if causes:
+        return _shorten(causes[-1].removeprefix("Caused by: "))
+    return _shorten(lines[0])
 
 
 def python_cause(text: str) -> str:
@@ -301,7 +309,9 @@ def python_cause(text: str) -> str:
 
 def _lines(text: str) -> list[str]:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines if lines and lines != ["None"] else ["it does not say why"]
+    if lines and lines != ["None"]:
+        return lines
+    return ["it does not say why"]
 
 
 def _shorten(line: str) -> str:

@@ -129,7 +129,9 @@ def rest_address(options: PipelineOptions) -> str | None:
     master = str(options.view_as(FlinkRunnerOptions).flink_master).strip().rstrip("/")
     if not master or master.startswith("["):
         return None
-    return master if "://" in master else f"http://{master}"
+    if "://" in master:
+        return master
+    return f"http://{master}"
 
 
 def _jobs(rest: str) -> list[dict[str, Any]]:
@@ -193,5 +195,5 @@ def _call(url: str, method: str = "GET") -> dict[str, Any]:
     request = urllib.request.Request(url, method=method)  # noqa: S310 - checked above
     with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:  # noqa: S310
         body = answer.read()
-    content: dict[str, Any] = json.loads(body) if body else {}
+    content: dict[str, Any] = json.loads(body or b"{}")
     return content

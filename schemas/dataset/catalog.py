@@ -218,7 +218,9 @@ def annotation_of(label: str | None, values_digest: str | None, config: Mapping[
     # Every image has its own id in COCO, which the digest covers.
     is_compared = has_annotations and not config.get("coco_ids")
     values = (values_digest if is_compared else "") or ""
-    return "" if label is None and not values else f"{'' if label is None else label}\0{values}"
+    if label is None and not values:
+        return ""
+    return f"{'' if label is None else label}\0{values}"
 
 
 def copies_conflict(config: Mapping[str, Any]) -> str:
@@ -232,7 +234,9 @@ def copies_conflict(config: Mapping[str, Any]) -> str:
         return f"--splits={splits}"
     if config.get("group_pattern"):
         return f"--group_pattern={config['group_pattern']}"
-    return "--label_from=listing" if config.get("label_from") == "listing" else ""
+    if config.get("label_from") == "listing":
+        return "--label_from=listing"
+    return ""
 
 
 def find_differing(

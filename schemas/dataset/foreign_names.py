@@ -68,7 +68,9 @@ def stated_records(path: str) -> int | None:
     """
     name = _SUFFIXES.sub("", path.rpartition("/")[2])
     match = re.search(r"\d+-of-\d+[-_](\d+)$", name) or re.search(r"\d-([1-9]\d*|0)$", name)
-    return int(match[1]) if match and not _DATE.search(name) else None
+    if match and not _DATE.search(name):
+        return int(match[1])
+    return None
 
 
 def missing_shards(paths: Iterable[str]) -> Iterator[str]:

@@ -359,7 +359,9 @@ class Manifest:
         Args:
             base: Folder of the manifest.
         """
-        return join(base, self.generation) if self.generation else base
+        if self.generation:
+            return join(base, self.generation)
+        return base
 
     def is_dataset(self, config_id: str, input_id: str) -> bool:
         """Return whether the dataset was built from this config and these inputs."""

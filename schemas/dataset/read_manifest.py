@@ -208,7 +208,9 @@ def default_split(manifest: Manifest) -> str:
     full = [name for name, split in manifest.splits.items() if split.num_examples]
     if "train" in full:
         return "train"
-    return full[0] if full else ""
+    if full:
+        return full[0]
+    return ""
 
 
 def _labels(manifest: Manifest) -> Iterator[dict[str, Any]]:

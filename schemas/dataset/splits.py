@@ -119,7 +119,9 @@ def _scaled(shares: tuple[tuple[str, Fraction], ...]) -> Splits:
 
 def _share_text(share: Fraction) -> str:
     decimal = f"{float(share):g}"
-    return decimal if Fraction(decimal) == share else str(share)
+    if Fraction(decimal) == share:
+        return decimal
+    return str(share)
 
 
 def split_of_folder(name: str) -> str:

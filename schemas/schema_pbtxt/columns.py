@@ -226,7 +226,9 @@ def _to_domain(column: Column) -> dict[str, dict[str, Any]]:
     bounds = {"min": column.low, "max": column.high}
     given = {name: bound for name, bound in bounds.items() if bound is not None}
     form = "int_domain" if column.kind == "int64" else "float_domain"
-    return {form: given} if given else {}
+    if given:
+        return {form: given}
+    return {}
 
 
 def _parse_column(feature: Any, source: str) -> Column:
@@ -339,7 +341,11 @@ def _restrictions(feature: Any, kind: Kind) -> dict[str, Any]:
 
 def _boolean_restrictions(texts: tuple[str, str], kind: Kind) -> dict[str, Any]:
     if kind == "bytes":
-        return {"values": texts} if all(texts) else {}
+        if all(texts):
+            return {"values": texts}
+        return {}
     if kind == "int64":
-        return {"booleans": texts} if any(texts) else {"low": 0, "high": 1}
+        if any(texts):
+            return {"booleans": texts}
+        return {"low": 0, "high": 1}
     raise ValueError("is FLOAT with bool_domain: make it INT, or remove bool_domain")

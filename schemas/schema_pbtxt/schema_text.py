@@ -52,7 +52,9 @@ def feature_fields(
         fields["value_count"] = {"min": 0}
     else:
         fields["value_count"] = {"min": 1, "max": 1}
-    return {**fields, "annotation": {"tag": tags}} if tags else fields
+    if tags:
+        return {**fields, "annotation": {"tag": tags}}
+    return fields
 
 
 def array_tags(
@@ -69,7 +71,9 @@ def array_tags(
     tags = [f"{ENCODING_TAG}={encoding}", f"{DTYPE_TAG}={dtype.name}"]
     if shape is not None:
         tags.append(f"{SHAPE_TAG}={','.join(map(str, shape))}")
-    return [*tags, f"{CHANNELS_TAG}={channels}"] if channels else tags
+    if channels:
+        return [*tags, f"{CHANNELS_TAG}={channels}"]
+    return tags
 
 
 def class_id_domain(name: str, labels: Sequence[str]) -> dict[str, Any]:
@@ -190,4 +194,6 @@ def bounds_of(feature: Any) -> dict[str, float | int]:
 def texts_of(feature: Any) -> tuple[str, ...] | None:
     """Return the texts of a feature's ``string_domain``; None if other values are allowed too."""
     enforced = feature.distribution_constraints.min_domain_mass >= 1
-    return tuple(feature.string_domain.value) if enforced else None
+    if enforced:
+        return tuple(feature.string_domain.value)
+    return None

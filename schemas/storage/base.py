@@ -205,7 +205,9 @@ def replaced_error(action: str, path: str) -> StorageError:
 def scheme_of(path: str) -> str:
     """Return the scheme of a URI, or an empty text for a plain path."""
     match = _SCHEME.match(path)
-    return match.group(1).lower() if match else ""
+    if match:
+        return match.group(1).lower()
+    return ""
 
 
 def one_line(error: object) -> str:
@@ -225,7 +227,9 @@ def absolute(path: str) -> str:
         UsageError: The path is not valid UTF-8, or the current folder was deleted.
     """
     if scheme_of(path):
-        return path.rstrip("/") if scheme_of(path.rstrip("/")) else path
+        if scheme_of(path.rstrip("/")):
+            return path.rstrip("/")
+        return path
     try:
         path = os.path.abspath(os.path.expanduser(path))
         path.encode()  # paths are part of manifests
@@ -265,7 +269,9 @@ def to_relative(path: str, root: str) -> str:
 
 def from_relative(path: str, root: str) -> str:
     """Undo ``to_relative``."""
-    return join(root, path[2:]) if path.startswith("./") else path
+    if path.startswith("./"):
+        return join(root, path[2:])
+    return path
 
 
 class ReaderStream(io.RawIOBase):
@@ -378,7 +384,9 @@ def storage_threads(path: str) -> int:
 
     On gs:// and s3:// one call after the other takes an hour for ten thousand shards.
     """
-    return _STORAGE_CALLS if scheme_of(path) else 0
+    if scheme_of(path):
+        return _STORAGE_CALLS
+    return 0
 
 
 def changed_size(size: int, actual: object) -> ChangedError:

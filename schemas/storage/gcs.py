@@ -66,7 +66,9 @@ class GcsStorage(ObjectStorage):
 
     def _get(self, uri: str) -> storage.Blob | None:
         bucket, name = split_uri(uri)
-        return self._client().bucket(bucket).get_blob(name) if name else None
+        if name:
+            return self._client().bucket(bucket).get_blob(name)
+        return None
 
     def _download(self, blob: storage.Blob, **options: Any) -> bytes:
         """Download an object; also retry if the response of an error is truncated.
@@ -91,7 +93,9 @@ class GcsStorage(ObjectStorage):
         if blob is not None and not path.endswith("/"):
             return _entry(blob)
         below = next(self._list("look at", path, limit=1), None)
-        return Entry(path, 0, "", "dir") if below is not None else None
+        if below is not None:
+            return Entry(path, 0, "", "dir")
+        return None
 
     def read_version(self, path: str) -> tuple[bytes, str]:
         """Return an object's bytes and its generation, which is its version."""
@@ -153,7 +157,9 @@ class GcsStorage(ObjectStorage):
             if not response.ok:
                 raise exceptions.from_http_response(response)
             data: bytes = response.raw.read(decode_content=False)
-        return data if response.status_code == HTTPStatus.PARTIAL_CONTENT else data[start:stop]
+        if response.status_code == HTTPStatus.PARTIAL_CONTENT:
+            return data
+        return data[start:stop]
 
     @contextlib.contextmanager
     def open_write(self, path: str) -> Iterator[IO[bytes]]:

@@ -48,7 +48,9 @@ def invalid_bucket(uri: object, bucket: object, scheme: object) -> UsageError:
 
 def folder_prefix(name: str) -> str:
     """Return the common prefix of the names of all objects in a folder."""
-    return name if name.endswith("/") or not name else name + "/"
+    if name.endswith("/") or not name:
+        return name
+    return name + "/"
 
 
 def missing_bucket_error(action: str, uri: str) -> StorageError:

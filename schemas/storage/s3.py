@@ -206,7 +206,9 @@ class S3Storage(ObjectStorage):
             below = next(self._list("look at", path, limit=1), None)  # why the HEAD failed
             if isinstance(error, DeniedError):
                 raise
-        return Entry(path, 0, "", "dir") if below is not None else None
+        if below is not None:
+            return Entry(path, 0, "", "dir")
+        return None
 
     def _open(self, path: str, version: str = "") -> tuple[Entry, Any]:
         """Start a download; return the entry of the object and the body of the answer."""
@@ -380,7 +382,9 @@ class S3Storage(ObjectStorage):
         self, action: str, path: str, *, flat: bool = True, limit: int | None = None
     ) -> Iterator[Entry]:
         bucket, key = split_uri(path)
-        options: dict[str, Any] = {} if flat else {"Delimiter": "/"}
+        options: dict[str, Any] = {}
+        if not flat:
+            options["Delimiter"] = "/"
         if limit:
             options = {"MaxKeys": limit}
         with translate_errors(action, path):

@@ -247,7 +247,9 @@ def find_damaged_length(data: bytes, begins: np.ndarray) -> int:
     lengths = np.ndarray((size,), "<u8", data, strides=(1,))[begins]
     masks = np.ndarray((size,), "<u4", data, offset=8, strides=(1,))[begins]
     wrong = np.flatnonzero(mask(length_crcs(lengths)) != masks)
-    return int(wrong[0]) if wrong.size else -1
+    if wrong.size:
+        return int(wrong[0])
+    return -1
 
 
 def all_payloads_match(data: bytes, begins: np.ndarray) -> bool:

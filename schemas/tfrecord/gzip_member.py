@@ -115,7 +115,9 @@ def deflate_offset(member: bytes) -> int:
     flags = member[3]
     if flags == FEXTRA:
         return GZIP_HEADER_BYTES + 2 + int.from_bytes(member[10:12], "little")
-    return -1 if flags else GZIP_HEADER_BYTES
+    if flags:
+        return -1
+    return GZIP_HEADER_BYTES
 
 
 def find_blocks(member: bytes, content_bytes: int) -> int:
@@ -221,7 +223,9 @@ def parse_index(header: bytes) -> list[Member] | None:
     # A member without bytes would make a reader of the index loop forever.
     sizes = [member.num_bytes for member in members]
     is_whole = len(members) == count and min(sizes) > 0 and sum(sizes) == span
-    return members if is_whole else None
+    if is_whole:
+        return members
+    return None
 
 
 def read_index(read_at: Callable[[int, int], bytes], size: int) -> list[IndexedMember] | None:
@@ -241,7 +245,9 @@ def read_index(read_at: Callable[[int, int], bytes], size: int) -> list[IndexedM
         for member in members:
             listed.append(IndexedMember(offset, *member))
             offset += member.num_bytes
-    return listed if listed and offset == size else None
+    if listed and offset == size:
+        return listed
+    return None
 
 
 def empty_shard() -> bytes:

@@ -428,7 +428,9 @@ def _refine_fault(fault: FileFault, kind: Compression, head: bytes) -> FileFault
         return fault
     other = describe_other_content(head, _UNKNOWN_SIZE)
     message = f"its {kind} data does not hold TFRecords but {other}"
-    return FileFault("not_tfrecord", 0, 0, message) if other else fault
+    if other:
+        return FileFault("not_tfrecord", 0, 0, message)
+    return fault
 
 
 class TooLargeError(FormatError):

@@ -457,7 +457,9 @@ def resolve_schema(census: FeatureCensus, reader: ElementReader) -> ElementReade
 
 def _stored(getter: Getter, name: str) -> Getter:
     """Return what gives a key or split of a stored example: functions took the element."""
-    return operator.attrgetter(name) if callable(getter) else getter
+    if callable(getter):
+        return operator.attrgetter(name)
+    return getter
 
 
 def store_examples(
@@ -515,7 +517,9 @@ def _key_in(features: Mapping[str, FeatureValues], key: Getter) -> bytes:
     if not isinstance(key, str) or key not in features or not features[key].values:
         return b""
     first = features[key].values[0]
-    return first if isinstance(first, bytes) else str(first).encode()
+    if isinstance(first, bytes):
+        return first
+    return str(first).encode()
 
 
 def _write(stored: Sequence[StoredExample], folder: str, config_id: str) -> StoredFile:

@@ -224,8 +224,11 @@ def _find_image(schema: pa.Schema, label: str) -> str:
     for types in (columns, inner_types):
         for is_image in (_has_bytes, _is_variable_bytes):
             names = [name for name, kind in types.items() if is_image(kind)]
+            if len(names) == 1:
+                only: str = names[0]
+                return only
             if names:
-                return names[0] if len(names) == 1 else ""
+                return ""
     return ""
 
 
@@ -259,7 +262,9 @@ def value_type(kind: pa.DataType) -> pa.DataType:
     """Return the type of the values of a column, which may be in lists."""
     if is_list(kind):
         kind = kind.value_type
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
+    if pa.types.is_dictionary(kind):
+        return kind.value_type
+    return kind
 
 
 def _check_type(ref: InputRef, column: pa.Field, of: Literal["image", "label"]) -> None:
@@ -330,7 +335,7 @@ def _spool_image(number: int, value: Any, source: str) -> SpooledImage:
     """
     error = message = ""
     values = value if isinstance(value, list) else [value]
-    content: Any = values[0] if values else None
+    content: Any = next(iter(values), None)
     path = None
     if isinstance(content, dict):
         content, path = content.get("bytes"), content.get("path")
@@ -370,7 +375,9 @@ def _parse_features(payload: bytes) -> Mapping[str, FeatureValues]:
 
 
 def _value(features: Mapping[str, FeatureValues], name: str) -> list[Any]:
-    return [*features[name].values] if name in features else []
+    if name in features:
+        return [*features[name].values]
+    return []
 
 
 def _without_images(ref: InputRef, image: str, names: Sequence[str]) -> InputError:

@@ -189,7 +189,9 @@ def _tag(image: Image.Image, number: int) -> int | None:
     value = tags.get(number) if tags is not None else None
     if isinstance(value, tuple):
         value = value[0] if value else None
-    return value if isinstance(value, int) else None
+    if isinstance(value, int):
+        return value
+    return None
 
 
 def _resize(

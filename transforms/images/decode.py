@@ -124,7 +124,9 @@ def plain_message(error: BaseException) -> str:
 
 def apply_orientation(image: Image.Image, orientation: int) -> Image.Image:
     """Return the image rotated and flipped as an EXIF orientation requires."""
-    return image.transpose(_TRANSPOSE[orientation]) if orientation in _TRANSPOSE else image
+    if orientation in _TRANSPOSE:
+        return image.transpose(_TRANSPOSE[orientation])
+    return image
 
 
 def decode_image(
@@ -260,7 +262,9 @@ def _orientation(image: Image.Image) -> int:
         value = exif.get(_ORIENTATION, 1)
     except Exception:  # noqa: BLE001 - getexif: damaged metadata does not affect the pixels
         return 1
-    return value if isinstance(value, int) and value in _TRANSPOSE else 1
+    if isinstance(value, int) and value in _TRANSPOSE:
+        return value
+    return 1
 
 
 def _draft(image: Image.Image, geometry: Geometry, gap: float) -> Box | None:
@@ -276,7 +280,9 @@ def _draft(image: Image.Image, geometry: Geometry, gap: float) -> Box | None:
         return None
     with reject_failures("decode", "decode"):
         drafted = image.draft(None, turned(smallest, geometry.orientation))
-    return drafted[1] if drafted else None
+    if drafted:
+        return drafted[1]
+    return None
 
 
 def decode_jpeg(data: bytes, header: Image.Image) -> Image.Image | None:

@@ -341,8 +341,10 @@ class Decoder:
                 return Reject(ref.key, ref.uri, stage, error, message)
             case Unread():
                 return None
-            case NoMemory(inherited):
-                raise FailureError("machine" if inherited else "memory")
+            case NoMemory(inherited=True):
+                raise FailureError("machine")
+            case NoMemory():
+                raise FailureError("memory")
             case Bug(traceback):
                 raise RuntimeError(f"a decoder failed: {traceback}")
         raise FailureError("crash")
@@ -404,7 +406,11 @@ def _failure_kind(code: int, opened: Opened) -> FailureKind:
     if code < 0 and code not in _CRASHES:
         return "killed"
     # Codecs crash, or call exit(), where an allocation fails.
-    return "crash" if opened.fits else "machine" if opened.inherited else "memory"
+    if opened.fits:
+        return "crash"
+    if opened.inherited:
+        return "machine"
+    return "memory"
 
 
 def _not_started(reason: str) -> ShardmillError:

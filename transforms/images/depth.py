@@ -61,17 +61,23 @@ def _jpeg_2000(_image: Image.Image, _tile: Any, data: bytes) -> int:
 def _avif(_image: Image.Image, _tile: Any, data: bytes) -> int:
     start = data.find(b"av1C")
     is_high = start >= 0 and data[start + 6 : start + 7] and data[start + 6] & _HIGH_BIT_DEPTH
-    return 10 if is_high else 8
+    if is_high:
+        return 10
+    return 8
 
 
 def _heif(image: Image.Image, _tile: Any, _data: bytes) -> int:
     depth = image.info.get("bit_depth")
-    return depth if isinstance(depth, int) else 8
+    if isinstance(depth, int):
+        return depth
+    return 8
 
 
 def _dds(_image: Image.Image, tile: Any, _data: bytes) -> int:
     is_block = getattr(tile, "codec_name", "") == "bcn"
-    return 16 if is_block and tile.args[0] == _BC6H else 8
+    if is_block and tile.args[0] == _BC6H:
+        return 16
+    return 8
 
 
 _DEPTHS: dict[str, Callable[[Any, Any, bytes], int]] = {

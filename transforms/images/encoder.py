@@ -69,7 +69,9 @@ class ImageEncoder:
     @property
     def packing(self) -> Packing:
         """How members are packed: compressing a JPEG or PNG again saves nothing."""
-        return "deflated" if self.spec.encoding == "raw" else "stored"
+        if self.spec.encoding == "raw":
+            return "deflated"
+        return "stored"
 
     @property
     def expected_bytes(self) -> int | None:
@@ -269,7 +271,9 @@ class ImagesHooks(BuildHooks):
     def codec_change(self, versions: Mapping[str, str]) -> str:
         """Return how the resizer differs from that of a dataset, as a clause."""
         old = resizer_of(versions)
-        return f"resizer was {old}, now {self.resizer}" if old not in (None, self.resizer) else ""
+        if old not in (None, self.resizer):
+            return f"resizer was {old}, now {self.resizer}"
+        return ""
 
     def why_not_updated(self, output: str, versions: Mapping[str, str]) -> str:
         """Return why an update would change the resizer, with the fix, or an empty text.

@@ -122,9 +122,10 @@ def _place_box(box: _Box, geometry: Geometry, *, stored: bool) -> _Box:
         geometry: Where the pixels of the file are in the record.
         stored: Whether they are those of the image before it is rotated.
     """
-    left, upper, right, lower = (
-        rotate_box(box, geometry.stored, geometry.orientation) if stored else box
-    )
+    if stored:
+        left, upper, right, lower = rotate_box(box, geometry.stored, geometry.orientation)
+    else:
+        left, upper, right, lower = box
     scaled, upright, size = geometry.scaled, geometry.upright, geometry.size
     x, y = scaled.width / upright.width, scaled.height / upright.height
     return (
@@ -148,7 +149,9 @@ def rotate_box(box: _Box, stored: Size, orientation: int) -> _Box:
         left, right = stored.width - right, stored.width - left
     if orientation in (3, 4, 6, 7):
         upper, lower = stored.height - lower, stored.height - upper
-    return (upper, left, lower, right) if orientation >= 5 else (left, upper, right, lower)
+    if orientation >= 5:
+        return (upper, left, lower, right)
+    return (left, upper, right, lower)
 
 
 def convert_mask(data: bytes, geometry: Geometry, frame: BoxesFrame = "") -> bytes:

@@ -72,7 +72,9 @@ class ImageOptions(ResizeSpec):
     @property
     def gap(self) -> float:
         """Reducing gap that applies: 0 for filters whose output depends on single source pixels."""
-        return self.reducing_gap if self.interpolation in _AVERAGING else 0.0
+        if self.interpolation in _AVERAGING:
+            return self.reducing_gap
+        return 0.0
 
     @property
     def fixed_shape(self) -> tuple[int, int, int] | None:

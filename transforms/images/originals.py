@@ -92,7 +92,10 @@ def _jpeg_segments(data: bytes, _: Image.Image, *, strip: bool) -> Iterator[byte
             raise ValueError("a rare marker")
         if marker == _APP2:
             profile += data[at:end].partition(b"ICC_PROFILE\0")[2]
-        yield data[at:end] if kept or not strip else _color_segment(marker, data[at + 4 : end])
+        if kept or not strip:
+            yield data[at:end]
+        else:
+            yield _color_segment(marker, data[at + 4 : end])
         at = end
     # The pixels of a progressive image that ends early depend on the version of libjpeg.
     if len(components) != 1 or len(coefficients) != 64 * components[0]:
@@ -105,7 +108,9 @@ def _complete(scan: bytes) -> set[tuple[int, int]]:
     """Return the components and numbers of the coefficients whose last bits a scan has."""
     components = scan[1 : 1 + 2 * scan[0] : 2]
     first, last, bits = scan[1 + 2 * scan[0] :]
-    return set() if bits & 15 else {(c, k) for c in components for k in range(first, last + 1)}
+    if bits & 15:
+        return set()
+    return {(c, k) for c in components for k in range(first, last + 1)}
 
 
 def _color_segment(marker: int, content: bytes) -> bytes:

@@ -28,7 +28,9 @@ class Size(NamedTuple):
 
     def __str__(self) -> str:
         """Return the ``--image_size`` value."""
-        return str(self.width) if self.width == self.height else f"{self.height}x{self.width}"
+        if self.width == self.height:
+            return str(self.width)
+        return f"{self.height}x{self.width}"
 
 
 class Geometry(NamedTuple):
@@ -58,7 +60,9 @@ class Geometry(NamedTuple):
 
 def turned(size: Size, orientation: int) -> Size:
     """Return a size before or after the rotation of an EXIF orientation, which is its inverse."""
-    return Size(size.height, size.width) if orientation >= 5 else size
+    if orientation >= 5:
+        return Size(size.height, size.width)
+    return size
 
 
 ImageSize = of.Option[Size, int | str | tuple[int, int]]

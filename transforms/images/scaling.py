@@ -109,7 +109,9 @@ def resizer_of(versions: Mapping[str, str]) -> Resizer | None:
     """Return the resizer that the versions of codecs of a dataset name; None for an older one."""
     if versions.get("resizer") == "pillow":
         return "pillow"
-    return "simd" if "cykooz_resizer" in versions else None
+    if "cykooz_resizer" in versions:
+        return "simd"
+    return None
 
 
 def resizer_versions(resizer: Resizer) -> dict[str, str]:

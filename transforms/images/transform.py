@@ -37,7 +37,10 @@ class EncodeImages(beam.PTransform):
 
         def encode(refs: Sequence[InputRef]) -> Iterator[EncoderOutput | beam.pvalue.TaggedOutput]:
             for item in encode_refs(encoder, refs, labels):
-                yield beam.pvalue.TaggedOutput(REJECTS, item) if isinstance(item, Reject) else item
+                if isinstance(item, Reject):
+                    yield beam.pvalue.TaggedOutput(REJECTS, item)
+                else:
+                    yield item
 
         return (
             pcoll

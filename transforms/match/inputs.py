@@ -130,7 +130,9 @@ def _with_slashes(entry: str, root: str, is_folder: Callable[[str], bool]) -> st
         is_plain = not is_folder(path.replace("\\", "/").rpartition("/")[0])
     else:
         is_plain = os.path.lexists(path) if "\0" not in path else True
-    return entry if is_plain else entry.replace("\\", "/")
+    if is_plain:
+        return entry
+    return entry.replace("\\", "/")
 
 
 def is_remote_folder(path: str) -> bool:
@@ -226,7 +228,9 @@ class MatchSpec:
     @property
     def top(self) -> str:
         """Folder in which the walk of a folder or glob starts."""
-        return self.input if self.kind == "directory" else glob_root(self.input)
+        if self.kind == "directory":
+            return self.input
+        return glob_root(self.input)
 
 
 def find_inputs(patterns: Sequence[str], root: str = "", **options: Any) -> MatchSpec:
@@ -240,7 +244,9 @@ def find_inputs(patterns: Sequence[str], root: str = "", **options: Any) -> Matc
         (one,) = specs
         # The keys of the members of one archive are their names.
         is_one = one.archives and one.kind == "file" and not root
-        return replace(one, root=one.input) if is_one else one
+        if is_one:
+            return replace(one, root=one.input)
+        return one
     common = root or common_root([spec.root for spec in specs])
     parts = tuple(find_input(pattern, common, **options) for pattern in patterns)
     whole, archives = ", ".join(part.input for part in parts), any(p.archives for p in parts)

@@ -133,7 +133,9 @@ class LabelSpec:
     @cached_property
     def allowed(self) -> frozenset[str] | None:
         """The labels of the file as a set."""
-        return None if self.fixed is None else frozenset(self.fixed)
+        if self.fixed is None:
+            return None
+        return frozenset(self.fixed)
 
     def with_label(self, ref: InputRef, in_archives: bool = False) -> InputRef:
         """Return a reference with its label, or rejected if it has none or an unknown one.
@@ -177,7 +179,9 @@ class LabelSpec:
         """Return the label of a ``.cls`` file, which may be the number of a line of --labels."""
         fixed = self.fixed or ()
         is_number = label.isdecimal() and label not in fixed and int(label) < len(fixed)
-        return fixed[int(label)] if is_number else label
+        if is_number:
+            return fixed[int(label)]
+        return label
 
 
 def check_label(label: str, allowed: Collection[str] | None) -> None:
@@ -218,7 +222,9 @@ def read_label(value: Any, classes: Sequence[str] = ()) -> str:
     if value is None or value in ("", b"") or value != value:  # noqa: PLR0124 - NaN
         raise LabelError("has no value")
     if isinstance(value, bool):
-        return "true" if value else "false"
+        if value:
+            return "true"
+        return "false"
     if isinstance(value, int | float | Decimal):
         return _read_number(value, classes)
     try:

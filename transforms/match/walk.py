@@ -285,7 +285,9 @@ class _LocalWalk:
 
     def real_path(self, relative: str) -> str:
         """Return the real path of a file or folder, unless links lead to it."""
-        return os.path.join(self.real_root, relative) if relative else self.real_root
+        if relative:
+            return os.path.join(self.real_root, relative)
+        return self.real_root
 
     def walk(self, folder: str, real: str, *, deep: bool) -> Iterator[Match]:
         """Yield the contents of a folder.
@@ -324,7 +326,9 @@ class _LocalWalk:
         """Return the reject or duplicate for a folder link that is not followed."""
         rejected = self._reject_link(path, folder)
         if rejected is None and self.matches is _ALL:
-            return DUPLICATE if self._is_walked(real) or real in self.entered else None
+            if self._is_walked(real) or real in self.entered:
+                return DUPLICATE
+            return None
         return rejected  # of a glob, only some files of the folder may be matched by real paths
 
     def _is_walked(self, real: str) -> bool:

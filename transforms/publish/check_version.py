@@ -381,7 +381,9 @@ def _differences(value: Any, expected: Any, path: str = "") -> Iterator[tuple[st
 
 def _json_text(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
+    if len(text) <= _MAX_SHOWN:
+        return text
+    return text[:_MAX_SHOWN] + "…"
 
 
 def _read(root: str, name: str) -> bytes | Finding:

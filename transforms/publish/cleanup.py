@@ -87,11 +87,15 @@ def classify(name: str, entry_kind: str, size: int) -> LeftoverKind | None:
     if entry_kind == "dir":
         if shard_names.is_generation(name):
             return "generation"
-        return "build" if name.startswith(shard_names.BUILD_PREFIX) else None
+        if name.startswith(shard_names.BUILD_PREFIX):
+            return "build"
+        return None
     if entry_kind != "file":
         return None
     probe = size == 0 and _IS_PROBE.fullmatch(name)
-    return "file" if probe or _IS_FILE.fullmatch(name) else None
+    if probe or _IS_FILE.fullmatch(name):
+        return "file"
+    return None
 
 
 def find_leftovers(storage: Storage, output: str) -> Leftovers:

@@ -274,7 +274,9 @@ def find_changed_options(old: Manifest, config: Mapping[str, Any]) -> tuple[str,
 
 def _value_text(value: Any) -> str:
     text = value if isinstance(value, str) and value else json.dumps(value)
-    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
+    if len(text) <= _MAX_SHOWN:
+        return text
+    return text[:_MAX_SHOWN] + "…"
 
 
 def why_not_up_to_date(

@@ -105,7 +105,9 @@ def current() -> Progress:
     this process: their workers are threads that cannot be assigned to one of them.
     """
     collecting = tuple(_collecting)
-    return collecting[0] if len(collecting) == 1 else _UNCOLLECTED
+    if len(collecting) == 1:
+        return collecting[0]
+    return _UNCOLLECTED
 
 
 def is_collected() -> bool:

@@ -70,12 +70,16 @@ class Census:
     @property
     def content_id(self) -> str:
         """Identity of the content of tables, or empty if unknown."""
-        return f"{self.contents:032x}" if self.contents else ""
+        if self.contents:
+            return f"{self.contents:032x}"
+        return ""
 
     @property
     def file_ids(self) -> dict[str, str]:
         """Identity of each file by its key; empty if there are too many."""
-        return self.files if len(self.files) <= MAX_FILES else {}
+        if len(self.files) <= MAX_FILES:
+            return self.files
+        return {}
 
     @property
     def refs(self) -> int:

@@ -335,7 +335,9 @@ def _without_spool(reject: Reject) -> Reject:
     Of an image with another key, the place in the source stays.
     """
     is_place = reject.uri.startswith("record:") and reject.uri != reject.key
-    return reject if is_place else reject._replace(uri="")
+    if is_place:
+        return reject
+    return reject._replace(uri="")
 
 
 def _write_rejects(storage: Storage, spec: SinkSpec, built: Built, path: str) -> int:

@@ -163,7 +163,9 @@ class PlaceSpec:
 
     @cached_property
     def _group(self) -> re.Pattern[str] | None:
-        return re.compile(self.group_pattern) if self.group_pattern else None
+        if self.group_pattern:
+            return re.compile(self.group_pattern)
+        return None
 
     def group_of(self, ref: InputRef) -> str:
         """Return the group of a reference, which decides its split; its key if it has none."""

@@ -68,7 +68,9 @@ def path_of(uri: str, key: str, root: str) -> str:
     """
     # Most paths are their keys: an empty text saves their bytes in the shuffle.
     path = to_relative(uri, root)
-    return "" if path == f"./{key}" else path
+    if path == f"./{key}":
+        return ""
+    return path
 
 
 def read_rows(

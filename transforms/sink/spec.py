@@ -314,12 +314,16 @@ class SinkSpec:
 
     def packing(self, gzip_packing: Packing) -> Packing:
         """Return the packing of members, given the encoder's packing for gzip shards."""
-        return gzip_packing if self.compression == "gzip" else "none"
+        if self.compression == "gzip":
+            return gzip_packing
+        return "none"
 
     @property
     def kept_root(self) -> str:
         """Folder that keys are relative to; empty if it will be deleted."""
-        return "" if self.source_id else self.root
+        if self.source_id:
+            return ""
+        return self.root
 
     @property
     def build_name(self) -> str:

@@ -142,7 +142,9 @@ def compute_statistics(summary: Summary, records: int) -> Statistics | None:
         means, stds = zip(*((sums.mean(), sums.std()) for sums in summary.channels), strict=True)
         pixels = PixelStatistics(summary.channels[0].values, means, stds)
     features = {name: _of_feature(sums, records) for name, sums in summary.features.items()}
-    return Statistics(pixels, features) if pixels or features else None
+    if pixels or features:
+        return Statistics(pixels, features)
+    return None
 
 
 def _of_feature(sums: Sums, records: int) -> FeatureStatistics:

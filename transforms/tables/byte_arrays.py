@@ -96,7 +96,9 @@ class ByteStrings(NamedTuple):
     def width(self) -> int:
         """Length of all strings, or 0 if they are empty, or differ in it."""
         sizes = self.sizes
-        return int(sizes[0]) if sizes.size and (sizes == sizes[0]).all() else 0
+        if sizes.size and (sizes == sizes[0]).all():
+            return int(sizes[0])
+        return 0
 
     def arrow(self) -> pa.LargeBinaryArray:
         """Return the strings as an Arrow array without a copy; 64-bit offsets do not overflow."""

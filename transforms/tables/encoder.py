@@ -239,7 +239,9 @@ class RowsHooks(BuildHooks):
         if len(counted) > self.max_labels or TOO_MANY_LABELS in counted:
             return None
         texts = {"name": self.label_feature, "type": "bytes"} in features
-        return super().labels(counted, features) if texts else ()
+        if texts:
+            return super().labels(counted, features)
+        return ()
 
     def extra_files(self, build: str, input_id: str) -> ExtraFiles:
         """Return the files of the TensorFlow Transform graph, its schema and features."""

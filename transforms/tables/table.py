@@ -396,12 +396,16 @@ def rank_rows(values: tuple[Any, ...], spec: RowsSpec) -> Iterator[Ranks]:
 def smallest(ranks: Iterable[Ranks], limit: int) -> Ranks:
     """Return the smallest of all ranks, up to a number of them; memory is 8 bytes for each."""
     every = np.concatenate([np.zeros(0, np.uint64), *ranks])
-    return every if len(every) <= limit else np.partition(every, limit - 1)[:limit]
+    if len(every) <= limit:
+        return every
+    return np.partition(every, limit - 1)[:limit]
 
 
 def last_rank(ranks: Ranks) -> int:
     """Return the last of the smallest ranks, or one that no rank exceeds if there are none."""
-    return int(ranks.max()) if len(ranks) else _EVERY
+    if len(ranks):
+        return int(ranks.max())
+    return _EVERY
 
 
 def sample_batch(spec: TableSpec, batch: TypedBatch, last: int) -> TypedBatch:

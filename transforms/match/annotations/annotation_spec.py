@@ -341,7 +341,9 @@ def _shape_of(line: int, numbers: Sequence[float], line_format: LineFormat) -> S
     points = _points_of(numbers)
     if not _is_inside(numbers) or _area(points) < _TINY or _has_visibilities(numbers):
         return "box"
-    return "outline" if is_even and _looks_like_outline(points) else ""
+    if is_even and _looks_like_outline(points):
+        return "outline"
+    return ""
 
 
 def _malformed(line: int, numbers: Sequence[float]) -> AnnotationError:

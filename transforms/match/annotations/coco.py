@@ -142,7 +142,9 @@ def _id(value: Any) -> str:
     if number is None:
         return ascii(value)[1:-1]
     sign, digits = number.groups()
-    return digits if digits == "0" else sign + digits
+    if digits == "0":
+        return digits
+    return sign + digits
 
 
 def _items(path: str, name: str) -> Iterator[dict[str, Any]]:

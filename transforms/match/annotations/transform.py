@@ -288,7 +288,9 @@ def vote(ref: InputRef) -> int:
     if ref.error:
         return -(ref.error == "annotation")
     has_outlines = parse_example(ref.attached)["box/outlines"].values != [0]
-    return _CLEAR if has_outlines else 0
+    if has_outlines:
+        return _CLEAR
+    return 0
 
 
 def _attach_outlines(

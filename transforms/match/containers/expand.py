@@ -418,7 +418,9 @@ def archive_kind(reader: RandomReader) -> str:
         kind = _kind_of(content)
         if kind == "tfrecord" and compression == "gzip":
             return kind
-        return "packed" if kind == "tar" else ""
+        if kind == "tar":
+            return "packed"
+        return ""
     return _kind_of(head)
 
 
@@ -431,7 +433,9 @@ def _kind_of(head: bytes) -> str:
         return "parquet"
     if has_zlib_records(head):
         return "zlib"
-    return "tfrecord" if starts_record(head) else ""
+    if starts_record(head):
+        return "tfrecord"
+    return ""
 
 
 def _starts_with_tar_header(head: bytes) -> bool:
@@ -613,7 +617,9 @@ class _SampleLabels:
         if not self._labels and not options.label:
             # Other .json members may describe all images of a folder; none is named like archives.
             has_data = sample in self._with_json or (self._with_json and "/" not in name)
-            return _Label("", _UNCHOSEN) if has_data and not options.by_path else None
+            if has_data and not options.by_path:
+                return _Label("", _UNCHOSEN)
+            return None
         if stem != sample and stem in self._labels:
             return self._labels[stem]
         label = self._labels.get(sample)

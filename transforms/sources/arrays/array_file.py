@@ -102,7 +102,9 @@ def _describe_problem(error: Exception) -> str:
     message = str(error.args[0]) if is_tokenizer else str(error)
     message = _SYNTAX_NODE.sub("", message or type(error).__name__)
     line = message.partition("\n")[0].rstrip(".")
-    return line if len(line) <= _MAX_PROBLEM else f"{line[:_MAX_PROBLEM]}..."
+    if len(line) <= _MAX_PROBLEM:
+        return line
+    return f"{line[:_MAX_PROBLEM]}..."
 
 
 def _read(stream: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

@@ -76,7 +76,9 @@ class ArrayLabels:
         """
         dtype = self.array.dtype.newbyteorder("<")
         values: npt.NDArray[Any] = raw.view(dtype).reshape(-1)
-        return values if self.texts else values.astype(np.int64)
+        if self.texts:
+            return values
+        return values.astype(np.int64)
 
 
 def check_labels(array: ArrayFile) -> ArrayLabels:
@@ -406,9 +408,13 @@ def _label(query: ArraysQuery, opened: dict[str, ArrayFile], source: _Source) ->
             raise UsageError(f"--labels={query.labels} is not a .npy file: give a 1-D array.")
         return open_npy(entry, Y, f"--labels={query.labels}")
     if query.label is not None or not source.named:
-        return opened[query.label] if query.label else None
+        if query.label:
+            return opened[query.label]
+        return None
     candidates = [name for name in DEFAULT_NAMES if name in opened and is_label_like(opened[name])]
-    return opened[candidates[0]] if len(candidates) == 1 else None
+    if len(candidates) == 1:
+        return opened[candidates[0]]
+    return None
 
 
 def _check_arrays(arrays: Sequence[ArrayFile], query: ArraysQuery) -> None:

@@ -84,7 +84,9 @@ def find_type(kind: pa.DataType) -> tuple[Kind, bool] | None:
     several = is_list(kind)
     single = kind.value_type if several else kind
     feature_kind = _find_kind(single)
-    return (feature_kind, several) if feature_kind else None
+    if feature_kind:
+        return (feature_kind, several)
+    return None
 
 
 def _find_kind(kind: pa.DataType) -> Kind | None:
@@ -95,8 +97,12 @@ def _find_kind(kind: pa.DataType) -> Kind | None:
     if is_type.is_floating(kind):
         return "float32"
     if is_type.is_decimal(kind):
-        return "float32" if kind.scale > 0 else "int64"
-    return "bytes" if kind == pa.binary() else None
+        if kind.scale > 0:
+            return "float32"
+        return "int64"
+    if kind == pa.binary():
+        return "bytes"
+    return None
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -136,7 +142,9 @@ def _plain(kind: pa.DataType) -> pa.DataType:
         return pa.float64()
     if is_type.is_decimal(kind) and kind.bit_width < _DECIMAL_BITS:
         return pa.decimal128(kind.precision, kind.scale)
-    return pa.binary() if is_text(kind) or is_type.is_null(kind) else kind
+    if is_text(kind) or is_type.is_null(kind):
+        return pa.binary()
+    return kind
 
 
 def to_texts(values: pa.Array) -> pa.Array:
@@ -365,7 +373,9 @@ class TypedSample(Sample):
         """Return the type of a column and an example; missing values were not counted."""
         profile = self.profiles.get(column.name)
         example = profile.example if profile else ""
-        return f"{column.kind}, such as: {example}" if example else column.kind
+        if example:
+            return f"{column.kind}, such as: {example}"
+        return column.kind
 
     def list_findings(self, columns: Sequence[Column]) -> Iterable[str]:  # noqa: ARG002
         """Return nothing: no type was guessed."""

@@ -343,7 +343,9 @@ def parse_rows(
 
 def to_array(column: pa.ChunkedArray) -> pa.DictionaryArray:
     """Return a chunked column as one array."""
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return column.combine_chunks()
 
 
 def _restore_delimiters(table: pa.Table, separator: bytes, dialect: Dialect) -> pa.Table:

@@ -106,14 +106,18 @@ class CsvFormat(of.Options):
     @property
     def separator(self) -> str:
         """The delimiter; a space for white space."""
-        return " " if self.delimiter == WHITESPACE else self.delimiter_text
+        if self.delimiter == WHITESPACE:
+            return " "
+        return self.delimiter_text
 
     @property
     def header_mode(self) -> HeaderMode:
         """``first`` if the first row holds the column names, ``none`` if it is data."""
         if self.header:
             return self.header
-        return "none" if self.columns else "first"
+        if self.columns:
+            return "none"
+        return "first"
 
 
 @dataclass(kw_only=True, unsafe_hash=True)  # its values do not change
@@ -181,7 +185,9 @@ def _codec_name(encoding: str) -> str:
             f"--encoding={encoding}: must be a text encoding that Python knows, such as utf-8, "
             "utf-16, latin-1 or cp1252."
         )
-    return UTF_8 if name in _UTF_8_ALIASES else name
+    if name in _UTF_8_ALIASES:
+        return UTF_8
+    return name
 
 
 def _check_special(delimiter: str, quote: str, comment: str, escape: str) -> None:

@@ -329,4 +329,6 @@ def _flags_for_spaces(head: Head, dialect: Dialect, read: _Read) -> str:
 
 
 def _unquoted(name: str) -> str:
-    return name.strip().strip('"') if re.match(_QUOTED, name) else name
+    if re.match(_QUOTED, name):
+        return name.strip().strip('"')
+    return name

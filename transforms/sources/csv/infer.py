@@ -324,7 +324,9 @@ def _in_case_of(other: str, word: str) -> str:
     """Return a word that does not occur in the case of the other word of its pair."""
     if other.isupper():
         return word.upper()
-    return word.title() if other.istitle() else word
+    if other.istitle():
+        return word.title()
+    return word
 
 
 def find_problem(
@@ -402,7 +404,9 @@ def _find_marked(texts: pa.Array, rows: Ints, rules: CellRules) -> int:
     ]
     counts = np.bincount(rows, minlength=len(texts))[present]
     place = find_marked(decoded, counts.tolist())
-    return int(present[place]) if place >= 0 else -1
+    if place >= 0:
+        return int(present[place])
+    return -1
 
 
 def _missing_texts(texts: pa.Array, rules: CellRules) -> set[str]:

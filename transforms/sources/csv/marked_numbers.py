@@ -63,7 +63,9 @@ def find_marked(texts: Sequence[str], counts: Sequence[int]) -> int:
     # All groups of telephone numbers and postal codes have as many digits.
     if grouped_only and not any(re.match(r"\D?\d\d?\D", texts[number]) for number in marked):
         return -1
-    return marked[0] if marked else -1
+    if marked:
+        return marked[0]
+    return -1
 
 
 def _has_mark(match: re.Match[str], units: set[str]) -> bool:

@@ -48,7 +48,9 @@ class TextBlock(NamedTuple):
     def next_break(self, offset: int) -> int:
         """Return the offset of the first line break at or after an offset, or -1."""
         number = int(self.breaks.searchsorted(offset))
-        return self.breaks.item(number) if number < len(self.breaks) else -1
+        if number < len(self.breaks):
+            return self.breaks.item(number)
+        return -1
 
 
 class Quotes(NamedTuple):

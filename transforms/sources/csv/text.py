@@ -239,7 +239,9 @@ def undecodable_byte(row: bytes, codec: str, encoding: str) -> int:
     except UnicodeDecodeError as error:
         bad = row[error.start : error.start + 3]
         surrogate = bad.decode(UTF_8, "surrogatepass") if codec != encoding else ""
-        return ord(surrogate) - _SURROGATE if surrogate else bad[0]
+        if surrogate:
+            return ord(surrogate) - _SURROGATE
+        return bad[0]
     return -1
 
 

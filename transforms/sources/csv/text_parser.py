@@ -89,7 +89,9 @@ def columns_at_once(rows: int) -> int:
     A table may have many columns and few rows: then calls would take longer than parsing.
     """
     columns = _CELLS_AT_ONCE // max(1, rows)
-    return columns if columns >= _FEW_COLUMNS else 1
+    if columns >= _FEW_COLUMNS:
+        return columns
+    return 1
 
 
 def as_strings(texts: pa.Array) -> pa.Array:
@@ -253,7 +255,9 @@ def _trim_plain(texts: pa.Array, characters: bytes) -> pa.Array | None:
     others = ByteStrings.of_arrow(texts).data.tobytes().translate(None, characters)
     if others.translate(None, SPACES.encode()):
         return None
-    return trim(texts) if others else texts
+    if others:
+        return trim(texts)
+    return texts
 
 
 def _cast(texts: pa.Array, kind: pa.DataType) -> npt.NDArray[Any] | None:

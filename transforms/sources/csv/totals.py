@@ -42,7 +42,9 @@ def find_totals(cells: Cells, profiles: Mapping[str, ColumnProfile], rules: Cell
     ]
     endings = [_ends_with_sum(column, rules) for column in numeric]
     totals = [is_sum for is_sum in endings if is_sum is not None]
-    return int(cells.lines[-1]) if totals and all(totals) else 0
+    if totals and all(totals):
+        return int(cells.lines[-1])
+    return 0
 
 
 def _ends_with_sum(column: pa.DictionaryArray, rules: CellRules) -> bool | None:

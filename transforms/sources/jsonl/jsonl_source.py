@@ -324,7 +324,9 @@ def _plain(kind: pa.DataType) -> pa.DataType:
         return pa.list_(_plain(kind.value_type))
     if pa.types.is_struct(kind):
         return pa.struct([(field.name, _plain(field.type)) for field in kind])
-    return pa.string() if pa.types.is_timestamp(kind) else kind
+    if pa.types.is_timestamp(kind):
+        return pa.string()
+    return kind
 
 
 def explicit_schema(kinds: Mapping[tuple[str, ...], pa.DataType]) -> pa.Schema:
@@ -346,7 +348,9 @@ def _nest(kinds: Mapping[tuple[str, ...], pa.DataType]) -> list[pa.Field]:
 def _filled(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_list(kind):
         return pa.list_(_filled(kind.value_type))
-    return pa.string() if pa.types.is_null(kind) else kind
+    if pa.types.is_null(kind):
+        return pa.string()
+    return kind
 
 
 @dataclass(frozen=True)
@@ -446,7 +450,9 @@ def _doubles(table: pa.Table, names: Collection[str]) -> dict[str, pa.Array]:
 
 
 def _value_type(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if pa.types.is_list(kind) else kind
+    if pa.types.is_list(kind):
+        return kind.value_type
+    return kind
 
 
 @dataclass(frozen=True)

@@ -387,7 +387,9 @@ def _cut(pieces: Iterable[tuple[Any, int, int]]) -> Iterator[Batch]:
 
 
 def _join(held: list[Any]) -> Batch:
-    return held if isinstance(held[0], dict) else pa.concat_tables(held, promote_options="default")
+    if isinstance(held[0], dict):
+        return held
+    return pa.concat_tables(held, promote_options="default")
 
 
 def _slices(tables: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, int, int]]:
@@ -559,7 +561,9 @@ def _kinds_of(kind: type, values: Sequence[Any]) -> Iterable[str]:
         return ["a boolean"]
     if issubclass(kind, int | float | np.number):
         return ["a number"]
-    return ["set"] if issubclass(kind, set | frozenset) else []
+    if issubclass(kind, set | frozenset):
+        return ["set"]
+    return []
 
 
 def _kind_of_time(value: Any) -> str:
@@ -572,11 +576,17 @@ def _kind_of_time(value: Any) -> str:
         return "a duration"
     if isinstance(value, np.datetime64):
         has_time = np.datetime_data(value.dtype)[0] not in ("D", "M", "W", "Y")
-        return "a time without a time zone" if has_time else "a date"
+        if has_time:
+            return "a time without a time zone"
+        return "a date"
     if isinstance(value, dt.time):
-        return "a time of day" if value.tzinfo is None else "zone"
+        if value.tzinfo is None:
+            return "a time of day"
+        return "zone"
     if isinstance(value, dt.datetime):
-        return "a time with a time zone" if value.tzinfo else "a time without a time zone"
+        if value.tzinfo:
+            return "a time with a time zone"
+        return "a time without a time zone"
     return "a date"
 
 
@@ -637,7 +647,9 @@ def _without_type(values: pa.ChunkedArray) -> pa.ChunkedArray:
     empty = values.null_count == len(values)
     if is_list(values.type) and pa.types.is_null(values.type.value_type):
         empty = not pc.sum(pc.list_value_length(values)).as_py()
-    return pa.chunked_array([pa.nulls(len(values))]) if empty else values
+    if empty:
+        return pa.chunked_array([pa.nulls(len(values))])
+    return values
 
 
 def _stored_type(kind: pa.DataType) -> pa.DataType:
@@ -700,7 +712,9 @@ def _without_views(kind: pa.DataType) -> pa.DataType:
         return kind
     if types.is_run_end_encoded(kind):
         inner = _without_views(kind.value_type)
-        return kind if inner == kind.value_type else inner
+        if inner == kind.value_type:
+            return kind
+        return inner
     return kind
 
 
@@ -842,4 +856,6 @@ def _meaning(kind: pa.DataType) -> object:
         return "number"
     if pa.types.is_timestamp(kind):  # Arrow would take times without a zone for times in UTC
         return "timestamp", kind.tz is None
-    return "text" if is_text(kind) else kind.id
+    if is_text(kind):
+        return "text"
+    return kind.id

@@ -216,7 +216,9 @@ class ImageFiles:
             [name, column.kind, not column.several and name not in self.lacking, column.several]
             for name, column in self.columns.items()
         ]
-        return json.dumps(described) if described else ""
+        if described:
+            return json.dumps(described)
+        return ""
 
     def _read_images(self, table: pa.Table, name: str, first: int) -> list[bytes | None]:
         values = self._column(table, name)

@@ -87,7 +87,9 @@ def find_graph(build: str, input_id: str) -> StoredGraph | None:
     def load(body: dict[str, Any]) -> StoredGraph | None:
         graph = StoredGraph(**{**body, "files": tuple(body["files"])})
         present = set(list_files(storage, join(build, graph.folder)))
-        return graph if present >= set(graph.files) else None
+        if present >= set(graph.files):
+            return graph
+        return None
 
     return find_sidecar(storage, sidecar_path(build, input_id), load)
 

@@ -100,14 +100,18 @@ def _where(error: BaseException, path: str) -> str:
     """Return a file with its last line in an error's traceback, if there is one."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == path]
-    return f"{path}, line {lines[-1]}" if lines else path
+    if lines:
+        return f"{path}, line {lines[-1]}"
+    return path
 
 
 def describe(error: BaseException) -> str:
     """Return the type and message of an error on one line, for use inside a sentence."""
     message = " ".join(str(error).split()).rstrip(".")
     message = message if len(message) <= _SHOWN else message[:_SHOWN] + "…"
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+    if message:
+        return f"{type(error).__name__}: {message}"
+    return type(error).__name__
 
 
 def _module(preprocessing: Preprocessing) -> types.ModuleType:
