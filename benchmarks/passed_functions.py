@@ -8,12 +8,15 @@ the arguments and results of these functions. What a decoder process does is don
 pass functions by the thousand: no function is called for each, so files of rows are counted.
 """
 
+# ruff: noqa: SLF001 - it does what a decoder process does
 from __future__ import annotations
 
 import argparse
 import contextlib
 import io
 import os
+import select
+import socket
 import sys
 import tempfile
 import threading
@@ -94,12 +97,15 @@ def build(kind: str, source: Path, output: Path) -> Calls:
 
 def decode(requests: list[tuple[Any, RequestedImage]]) -> Calls:
     """Answers requests as a decoder process does, and returns the calls."""
-    server = object.__new__(decoder_process.Server)
-    server._opened = decoder_process.Opened()
-    server._limit = 1 << 40
-    with counted() as calls:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, counted() as calls:
+        server = decoder_process.Server(ours)
+        server._limit = 1 << 40
         for options, image in requests:
-            server._answer(image, options, announce=False)
+            server._send(server._answer(image, options, announce=False))
+            server._flush()
+            while select.select([theirs], [], [], 0)[0]:
+                theirs.recv(1 << 16)
     return calls
 
 
@@ -150,7 +156,7 @@ def trace(kind: str, write: Callable[[Path, int], Path], work: Path) -> tuple[li
     for few, many in (found, decoded):
         for code in passed(few, many, MANY - FEW):
             module = os.path.relpath(code.co_filename, ROOT)
-            names.add(f"{module}: {code.co_qualname}")
+            names.add(f"{module}: {getattr(code, 'co_qualname', code.co_name)}")
             types |= many.types[code]
     return sorted(names), types
 

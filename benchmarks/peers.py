@@ -166,8 +166,10 @@ def write_archive(folder: Path) -> Path:
     """Writes a folder as one tar archive, unless it is there, and returns its path."""
     path = folder.with_suffix(".tar")
     if not path.exists():
-        with tarfile.open(path, "w", dereference=True) as archive:
+        unfinished = path.with_suffix(".tmp")
+        with tarfile.open(unfinished, "w", dereference=True) as archive:
             archive.add(folder, ".")
+        unfinished.rename(path)
     return path
 
 

@@ -7,6 +7,7 @@ fiftieth of a core itself.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import psutil
 
 PAUSE = 0.1  # seconds between two samples
 STEP = 0.4  # seconds of a point of the plot
-CORES = 2
+CORES = os.cpu_count() or 1
 
 
 class Sample(NamedTuple):

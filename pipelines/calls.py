@@ -312,8 +312,9 @@ def _run_as_child() -> int:
     def run_command() -> int:
         check_process(command)
         if command in INPUT_KINDS:
-            import_arrow(command)
-            return run_build(command, configure(command, vars(options) | more, [], answer))
+            values = vars(options) | more
+            import_arrow(command, values)
+            return run_build(command, configure(command, values, [], answer))
         code: int = load_command(command).run(options, answer)
         return code
 

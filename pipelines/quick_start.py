@@ -33,12 +33,16 @@ def without(*packages: str) -> Iterator[None]:
         sys.meta_path.remove(finder)
 
 
-def import_arrow() -> None:
-    """Import PyArrow without pandas, which it imports when it first converts Python objects."""
-    with without("pandas"):
+def import_arrow(*, with_pandas: bool = False) -> None:
+    """Import PyArrow, which imports pandas when it first converts Python objects.
+
+    Args:
+        with_pandas: Whether it may do so; else it takes pandas for missing from here on.
+    """
+    with without(*(() if with_pandas else ("pandas",))):
         import pyarrow as pa
 
-        pa.array([])  # from here on, it takes pandas for missing
+        pa.array([])
 
 
 @functools.cache

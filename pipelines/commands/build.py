@@ -56,7 +56,7 @@ def parse_build(kind: str, argv: list[str]) -> BuildRequest:
         UsageError: A flag is unknown, missing or malformed.
     """
     values, beam_flags, answer = parse_flags(find_parser(kind), argv)
-    import_arrow(kind)
+    import_arrow(kind, values)
     build = configure(kind, values, beam_flags, answer)
     recipe = {name: value for name, value in values.items() if name not in _NOT_IN_RECIPES}
     if build.beam_flags:
@@ -64,19 +64,20 @@ def parse_build(kind: str, argv: list[str]) -> BuildRequest:
     return build._replace(recipe=recipe)
 
 
-def import_arrow(kind: str) -> None:
+def import_arrow(kind: str, values: Mapping[str, Any]) -> None:
     """Import Arrow with the memory pool for a kind of input, which it chooses only then.
 
     Args:
         kind: Name of the kind of input.
+        values: Options by name. The code of ``preprocessing`` may need Arrow with pandas.
     """
     pool = INPUT_KINDS[kind].arrow_pool
-    if not pool or _ARROW_POOL in os.environ:
-        quick_start.import_arrow()
-        return
-    os.environ[_ARROW_POOL] = pool
-    quick_start.import_arrow()
-    del os.environ[_ARROW_POOL]  # processes that this one starts may choose another
+    chooses = bool(pool) and _ARROW_POOL not in os.environ
+    if chooses:
+        os.environ[_ARROW_POOL] = pool
+    quick_start.import_arrow(with_pandas=bool(values.get("preprocessing")))
+    if chooses:
+        del os.environ[_ARROW_POOL]  # processes that this one starts may choose another
 
 
 def configure(

@@ -243,6 +243,19 @@ def test_what_imports_leave_out_can_be_imported_later():
     subprocess.run([sys.executable, "-c", LEFT_OUT], check=True)
 
 
+KEPT = """
+from shardmill.pipelines.commands.build import import_arrow
+import_arrow("rows", {"preprocessing": "code.py"})
+import pandas
+import pyarrow as pa
+assert pa.array(pandas.Series([1, float("nan")])).to_pylist() == [1, None]
+"""
+
+
+def test_the_code_of_users_has_arrow_with_pandas():
+    subprocess.run([sys.executable, "-c", KEPT], check=True)
+
+
 THREADS = """
 import os, sys
 import pyarrow.parquet

@@ -162,6 +162,10 @@ def _read(source: RequestedImage) -> bytes | None:
         return read_content(source.uri, source.size, source.version, source.member)
     except (ChangedError, FileNotFoundError, RejectedError, StorageError):
         return None
+    except MemoryError:
+        if not source.member:
+            raise
+        return None  # to decompress one takes twice its size, which the worker may have
 
 
 def make_record(

@@ -137,6 +137,8 @@ def read_range(reader: RandomReader, where: MemberRange, size: int) -> bytes:
 
 
 def _read_zipped(reader: RandomReader, where: MemberRange, size: int) -> bytes:
+    if where.offset + where.length > where.file_size:
+        raise _damaged("the directory places it beyond the end of the archive")
     data = reader.read_at(where.offset, _USUAL_HEADER + where.length)
     if len(data) < _LOCAL_HEADER.size:
         raise _damaged("its header is cut short")

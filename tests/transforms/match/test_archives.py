@@ -409,6 +409,27 @@ def test_a_member_that_could_not_be_read_is_tried_again(photos, tmp_path, monkey
     assert build(source, tmp_path / "ds", update=True).inputs.accepted == 4
 
 
+@pytest.mark.parametrize("length", [10**6, 2**40, 2**63 + 5])
+def test_a_forged_length_of_a_member_costs_one_record(photos, tmp_path, length) -> None:
+    first, second, *_ = jpegs(photos)
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x/0.jpg", first)
+        archive.writestr("x/1.jpg", second)
+        archive.filelist[0].compress_size = length
+    manifest = build(tmp_path / "a.zip", tmp_path / "ds", max_reject_fraction=0.5)
+    assert manifest.inputs.rejected_by_reason == {"member": 1}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_a_large_member_needs_no_more_memory_than_a_file(photos, tmp_path, method) -> None:
+    """Twice its size, where it is decompressed, is more than a decoder may have here."""
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", method) as archive:
+        archive.writestr("x/0.jpg", jpegs(photos)[0] + bytes(500 << 20))
+    manifest = build(tmp_path / "a.zip", tmp_path / "ds", decoder_memory="1GiB")
+    assert manifest.inputs.accepted == 1
+
+
 class RawName(zipfile.ZipInfo):
     """An entry of a zip archive whose name has the bytes and the flags that a program writes."""
 
