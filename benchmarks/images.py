@@ -195,9 +195,8 @@ waits: the process of the command for results, decoders for requests or for a co
 {describe_timeline(found["timeline"])}
 
 **Start-up**: {start["images"]:.2f} s for one image in an environment with all extras, where
-`import apache_beam` alone takes {start["import"]:.2f} s; Apache Beam loads faster where
-`apache-beam[gcp]` and pandas are not installed. `benchmarks/startup.py` measures other
-environments.
+`import apache_beam` alone takes {start["import"]:.2f} s: a build does not import what Beam needs
+only for other runners and storages. `benchmarks/startup.py` measures other environments.
 
 **Scaled decoding** of 12-megapixel JPEGs: {scaled["gap3_ms"]:.0f} ms with `--reducing_gap=3` and
 {scaled["full_ms"]:.0f} ms with 0, {scaled["times"]:.1f} times as fast. PSNR between the two
