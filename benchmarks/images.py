@@ -159,9 +159,9 @@ images per second. Not measured, but computed from that:
 def describe_timeline(phases: list[dict]) -> str:
     """Returns the rows of the table of phases."""
     return "\n".join(
-        f"| {each['name']} | {each['end'] - each['start']:.1f} | {each['command']:.2f} | "
-        f"{each['decoders']:.2f} | {max(0, CORES - each['command'] - each['decoders']):.2f} |"
-        for each in phases
+        f"| {phase['name']} | {phase['end'] - phase['start']:.1f} | {phase['command']:.2f} | "
+        f"{phase['decoders']:.2f} | {max(0, CORES - phase['command'] - phase['decoders']):.2f} |"
+        for phase in phases
     )
 
 
@@ -185,8 +185,8 @@ This is the process of the command; each decoder has about 36 MiB more, and what
 [its image needs](images.md#decoder-processes).
 
 {describe_decoders(found["decoders"])}
-**Cores** of a build of {max(memory):,} photos to {SIZE}x{SIZE}. In the middle, what is not busy
-waits: the process of the command for results, decoders for requests or for a core.
+**Cores** of a build of {max(memory):,} photos to {SIZE}x{SIZE}. While images are
+decoded, idle processes wait: the command for results, decoders for requests or for a core.
 
 ![busy cores over time](benchmarks-images-timeline.png)
 

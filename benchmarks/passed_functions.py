@@ -2,10 +2,10 @@
 
 usage: python benchmarks/passed_functions.py [--list]
 
-Builds run in this process, of a few inputs and of more. A function is passed by each input if the
-larger build calls it more often, once or more for each additional input. The types are those of
-the arguments and results of these functions. What a decoder process does is done here too. Rows
-pass functions by the thousand: no function is called for each, so files of rows are counted.
+Two builds run in this process, one with more inputs. An input passes a function if the larger
+build calls that at least once more for every additional input. Types are counted among the
+arguments and results of these functions. The work of a decoder process is done here too. Functions
+take rows by the thousand, never one by one, so files of rows are counted.
 """
 
 # ruff: noqa: SLF001 - it does what a decoder process does

@@ -128,5 +128,5 @@ def measure_timeline(source: Path, output: Path, picture: Path) -> list[Phase]:
 
 
 if __name__ == "__main__":
-    found = measure_timeline(*map(Path, sys.argv[1:]))
-    print(json.dumps([phase._asdict() for phase in found], indent=1))
+    measured = measure_timeline(*map(Path, sys.argv[1:]))
+    print(json.dumps([phase._asdict() for phase in measured], indent=1))

@@ -297,7 +297,8 @@ def _run_as_child() -> int:
     """Run the command whose options the calling process gives, and return its exit code."""
     from shardmill.pipelines.cli import check_process, report_errors
     from shardmill.pipelines.commands import INPUT_KINDS, load_command
-    from shardmill.pipelines.commands.build import configure, import_arrow, run_build
+    from shardmill.pipelines.commands.build import configure, run_build
+    from shardmill.pipelines.quick_start import import_arrow
     from shardmill.pipelines.report.terminal import Answer
     from shardmill.transforms.runtime.lifeline import end_with_parent
 
@@ -313,7 +314,8 @@ def _run_as_child() -> int:
         check_process(command)
         if command in INPUT_KINDS:
             values = vars(options) | more
-            import_arrow(command, values)
+            pool = INPUT_KINDS[command].arrow_pool
+            import_arrow(pool, with_pandas=bool(values.get("preprocessing")))
             return run_build(command, configure(command, values, [], answer))
         code: int = load_command(command).run(options, answer)
         return code

@@ -13,10 +13,11 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
-from shardmill.pipelines import quick_start, run
+from shardmill.pipelines import run
 from shardmill.pipelines.commands import INPUT_KINDS, find_parser
 from shardmill.pipelines.commands.parser import check_beam_flags, parse_flags
 from shardmill.pipelines.limits import render_verdicts
+from shardmill.pipelines.quick_start import UNUSED_BY_BUILDS, import_arrow, without
 from shardmill.pipelines.report.findings import DatasetFinding
 from shardmill.pipelines.report.terminal import Answer, hide_progress, quiet_import, quiet_logs
 from shardmill.pipelines.runners.base import IN_MEMORY, find_runner, take_runner
@@ -25,7 +26,6 @@ from shardmill.schemas.errors import OutputError
 from shardmill.schemas.storage import open_storage, scheme_of
 
 _NOT_IN_RECIPES = {"dry_run", "beam_options"}
-_ARROW_POOL = "ARROW_DEFAULT_MEMORY_POOL"
 T = TypeVar("T")
 
 
@@ -56,28 +56,12 @@ def parse_build(kind: str, argv: list[str]) -> BuildRequest:
         UsageError: A flag is unknown, missing or malformed.
     """
     values, beam_flags, answer = parse_flags(find_parser(kind), argv)
-    import_arrow(kind, values)
+    import_arrow(INPUT_KINDS[kind].arrow_pool, with_pandas=bool(values.get("preprocessing")))
     build = configure(kind, values, beam_flags, answer)
     recipe = {name: value for name, value in values.items() if name not in _NOT_IN_RECIPES}
     if build.beam_flags:
         recipe["beam_options"] = build.beam_flags
     return build._replace(recipe=recipe)
-
-
-def import_arrow(kind: str, values: Mapping[str, Any]) -> None:
-    """Import Arrow with the memory pool for a kind of input, which it chooses only then.
-
-    Args:
-        kind: Name of the kind of input.
-        values: Options by name. The code of ``preprocessing`` may need Arrow with pandas.
-    """
-    pool = INPUT_KINDS[kind].arrow_pool
-    chooses = bool(pool) and _ARROW_POOL not in os.environ
-    if chooses:
-        os.environ[_ARROW_POOL] = pool
-    quick_start.import_arrow(with_pandas=bool(values.get("preprocessing")))
-    if chooses:
-        del os.environ[_ARROW_POOL]  # processes that this one starts may choose another
 
 
 def configure(
@@ -111,8 +95,8 @@ def run_build(command: str, build: BuildRequest) -> int:
     runner, beam_flags = take_runner(beam_flags)
     config.start(answer, in_memory=runner == IN_MEMORY and not config.dry_run)
     kind = INPUT_KINDS[command]
-    unused = quick_start.UNUSED_BY_BUILDS if runner == IN_MEMORY else ()
-    with quiet_import(), quick_start.without(*unused):
+    unused = UNUSED_BY_BUILDS if runner == IN_MEMORY else ()
+    with quiet_import(), without(*unused):
         pipeline_module = kind.load_pipeline()
         from shardmill.pipelines.report.summary import build_result, log_summary, render_build
     started = time.monotonic()

@@ -221,7 +221,7 @@ def test_a_command_loads_only_what_it_needs(words, folder):
 LEFT_OUT = """
 import sys
 from shardmill.pipelines.quick_start import import_arrow, without
-import_arrow()
+import_arrow("", with_pandas=False)
 with without("google.cloud", "pandas"):
     for name in ("pandas", "google.cloud.storage"):
         try:
@@ -234,7 +234,7 @@ assert "pandas" not in sys.modules
 import google.cloud.storage, pandas
 import pyarrow as pa
 assert pa.array(pandas.Series([1, 2])).to_pylist() == [1, 2]
-with without("pandas"):  # what is imported stays
+with without("pandas"):  # imported modules stay
     import pandas
 """
 
@@ -244,8 +244,8 @@ def test_what_imports_leave_out_can_be_imported_later():
 
 
 KEPT = """
-from shardmill.pipelines.commands.build import import_arrow
-import_arrow("rows", {"preprocessing": "code.py"})
+from shardmill.pipelines.quick_start import import_arrow
+import_arrow("", with_pandas=True)
 import pandas
 import pyarrow as pa
 assert pa.array(pandas.Series([1, float("nan")])).to_pylist() == [1, None]

@@ -165,7 +165,7 @@ def _read(source: RequestedImage) -> bytes | None:
     except MemoryError:
         if not source.member:
             raise
-        return None  # to decompress one takes twice its size, which the worker may have
+        return None  # decompression takes twice the size of a member: more than the limit, perhaps
 
 
 def make_record(

@@ -71,10 +71,10 @@ class RequestedImage(NamedTuple):
     """An image of a request.
 
     Attributes:
-        uri: As in ``InputRef``, as are the next three.
+        uri: As in ``InputRef``; so are size, version and member.
         size: Bytes of the image.
         version: Version of the file.
-        member: Where it is in an archive.
+        member: Place in an archive; empty for a file.
         fields: Values of features that do not come from the file, by ``Feature.field``.
         data: Content of the image; None to read it from a local file.
     """

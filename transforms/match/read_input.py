@@ -95,7 +95,7 @@ def read_content(uri: str, size: int, version: str, member: tuple[Any, ...]) -> 
     """Return the content of an input, if its file still has the size and version of its listing.
 
     Args:
-        uri: See ``InputRef``, as for the others.
+        uri: As in ``InputRef``; so are the others.
         size: Bytes of the content.
         version: Version of a file.
         member: Fields of the ``MemberRange`` of a member; empty for a file.

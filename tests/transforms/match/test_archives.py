@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardmill.loaders import open_dataset
+from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.pipelines.rows import resolve
 from shardmill.pipelines.rows_config import RowsConfig
 from shardmill.schemas import InputRef, Manifest, RejectedError
@@ -35,6 +36,7 @@ from shardmill.transforms.match import read_input as read_input_module
 from shardmill.transforms.match.containers.expand import MemberOptions, expand, is_archive
 from shardmill.transforms.match.inputs import find_inputs
 from shardmill.transforms.publish.generation import read_published
+from shardmill.transforms.sink.spec import Example
 from tests.conftest import build_dataset, make_photos
 
 OPTIONS = {"image_size": "16x24", "splits": "train:0.6,validation:0.4"}
@@ -49,6 +51,11 @@ def ref_of(path: Path, key: str = "") -> InputRef:
 
 def members_of(path: Path) -> dict[str, InputRef]:
     return {ref.key: ref for ref in expand(ref_of(path)) if isinstance(ref, InputRef)}
+
+
+def read_ref(path: Path) -> InputRef:
+    status = path.stat()
+    return InputRef(path.name, str(path), status.st_size, str(status.st_mtime_ns))
 
 
 def published(folder: Path) -> Manifest:
@@ -407,6 +414,40 @@ def test_a_member_that_could_not_be_read_is_tried_again(photos, tmp_path, monkey
     assert again.status == "failed"
     assert "can be read now" in again.message
     assert build(source, tmp_path / "ds", update=True).inputs.accepted == 4
+
+
+@pytest.mark.parametrize("failure", ["", "changed", "not_found"])
+@pytest.mark.parametrize("kind", ["folder", "tar", "zip"])
+def test_the_worker_reads_only_what_a_decoder_could_not_read(
+    photos, tmp_path, monkeypatch, kind, failure
+) -> None:
+    if kind == "folder":  # a copy: other tests use the photos
+        files = sorted(shutil.copytree(photos, tmp_path / "in").rglob("*.jpg"))
+        refs = [read_ref(path) for path in files]
+    else:
+        files = [Path(shutil.make_archive(str(tmp_path / "a"), kind, photos))]
+        refs = list(members_of(files[0]).values())
+    for path in files:
+        if failure == "changed":
+            os.utime(path, ns=(1, 1))
+        elif failure:
+            path.unlink()
+    asked: list[str] = []
+
+    def read(uri: str, *args, real=read_input_module.read_content) -> bytes:
+        asked.append(uri)
+        return real(uri, *args)
+
+    monkeypatch.setattr(read_input_module, "read_content", read)
+    config = ImagesConfig(str(photos), str(tmp_path / "ds"), image_size="16", label_from="none")
+    made = list(config.encoder.encode(refs, []))
+    assert len(made) == len(refs) > 1
+    if failure:
+        assert {item.error for item in made} == {failure}
+        assert {*asked} == {ref.uri for ref in refs}
+    else:
+        assert all(isinstance(item, Example) for item in made)
+        assert not asked
 
 
 @pytest.mark.parametrize("length", [10**6, 2**40, 2**63 + 5])
