@@ -3,7 +3,7 @@
 usage: python benchmarks/passed_functions.py [--list]
 
 Two builds run in this process, one with more inputs. An input passes a function if the larger
-build calls that at least once more for every additional input. Types are counted among the
+build makes one more call of it, or several, for every additional input. Types are counted among the
 arguments and results of these functions. The work of a decoder process is done here too. Functions
 take rows by the thousand, never one by one, so files of rows are counted.
 """
