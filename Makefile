@@ -21,7 +21,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test light test-all test-heavy environment servers test-flink test-prism test-gcs test-s3 test-airflow test-interop \
+.PHONY: help demo test light test-all test-heavy test-nightly environment servers test-flink test-prism test-gcs test-s3 test-airflow test-interop \
   test-wheel test-wheels wheels test-pythons test-lowest test-pillow dist release-check lint types docs docs-look soak bench bench-startup bench-count bench-peers bench-rows \
   bench-reading bench-elements test-benchmarks \
   bench-scale mutants constraints format clean
@@ -46,16 +46,19 @@ demo: $(VENV)/.installed-examples-$(STATE)  ## Every day: Build, verify and show
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python examples/demo.py $(DEMO)
 
 test: $(VENV)/.installed-dev-$(STATE)  ## Every day: Run the tests that have no separate target
-	@$(PYTEST) -m 'not heavy'
+	@$(PYTEST) -m 'not heavy and not nightly'
 
 light: $(VENV)/.installed-light-$(STATE)  ## Tests: Run the tests of schemas and transforms that need no training framework
-	@$(PYTEST) -m 'not heavy' tests/schemas tests/transforms
+	@$(PYTEST) -m 'not heavy and not nightly' tests/schemas tests/transforms
 
 test-all: $(VENV)/.installed-dev-$(STATE)  ## Tests: Run the tests of test and test-heavy
-	@$(PYTEST)
+	@$(PYTEST) -m 'not nightly'
 
 test-heavy: $(VENV)/.installed-dev-$(STATE)  ## Tests: Run slow tests: kills, races, training, servers, commands of the docs
-	@$(PYTEST) -m heavy
+	@$(PYTEST) -m 'heavy and not nightly'
+
+test-nightly: $(VENV)/.installed-dev-$(STATE)
+	@$(PYTEST) -m nightly
 
 test-flink: $(VENV)/.installed-dev-$(STATE)  ## Tests: Run the tests on a Flink cluster, which it starts
 	@deploy/flink/install.sh
@@ -115,7 +118,7 @@ test-lowest:  # Run the tests of light with the lowest versions that setup.py al
 	@$(UV) venv --quiet --clear --python "$(PYTHON)" .cache/lowest
 	@$(UV) pip install --quiet --resolution lowest-direct --python .cache/lowest/bin/python --editable '.[light]'
 	@# Old packages of Google warn of this year's Pythons.
-	@PYTHONWARNINGS=ignore::FutureWarning .cache/lowest/bin/python -m pytest -q -n $(PROCESSES) -m 'not heavy or sweep' tests/schemas tests/transforms
+	@PYTHONWARNINGS=ignore::FutureWarning .cache/lowest/bin/python -m pytest -q -n $(PROCESSES) -m 'not heavy and (sweep or not nightly)' tests/schemas tests/transforms
 
 # Tests of images, and of the pipelines that read them.
 IMAGE_TESTS := tests/transforms/images $(addprefix tests/pipelines/test_,annotations.py extras.py images.py images_faults.py options.py \

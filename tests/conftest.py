@@ -58,7 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the tests that import TensorFlow in one process: the import takes 6 s of CPU time.
 
     Without TensorFlow and torch (`make light`), skip the tests that import them. Of a test marked
-    `sweep`, the first case is quick, and the others are heavy.
+    `sweep`, the first case runs for each change, and the others run at night.
     """
     begun: set[str] = set()
     missing = [name for name in FRAMEWORKS if importlib.util.find_spec(name) is None]
@@ -73,7 +73,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if any(item.iter_markers("sweep")):
             test = item.nodeid.partition("[")[0]
             if test in begun:
-                item.add_marker(pytest.mark.heavy)
+                item.add_marker(pytest.mark.nightly)
             begun.add(test)
 
 

@@ -25,6 +25,7 @@ built.parts_mad  # wrong
 """
 
 
+@pytest.mark.nightly
 def test_mypy_reports_wrong_options(tmp_path) -> None:
     (tmp_path / "code.py").write_text(CODE)
     environment = {**os.environ, "MYPYPATH": str(ROOT / "src")}

@@ -35,7 +35,8 @@ PACKAGES = ("api", "pipelines", "transforms", "schemas", "loaders")
 OUTCOMES = ("killed", "timed out", "survived", "no covering test", "error")
 FAULT = 99  # exit code of a fault of this file
 GROUP = re.compile(r"@[\w-]+$")  # xdist adds it to the names of tests
-QUICK = ("-q", "-m", "not heavy or sweep", "--hypothesis-seed=0", "-p", "no:cacheprovider")
+SELECTED = "not heavy and (sweep or not nightly)"
+QUICK = ("-q", "-m", SELECTED, "--hypothesis-seed=0", "-p", "no:cacheprovider")
 SWITCH = '''
 import os
 import time

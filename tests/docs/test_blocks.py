@@ -41,6 +41,7 @@ def shared_folder(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("all")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("page", FOLLOWED)
 def test_pages_run_one_after_the_other_in_a_folder(page, shared_folder, monkeypatch) -> None:
     follow(page, shared_folder, monkeypatch)

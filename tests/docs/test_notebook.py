@@ -13,7 +13,7 @@ from tests.conftest import ROOT
 NOTEBOOK = ROOT / "examples" / "pictures_to_model.ipynb"
 
 
-@pytest.mark.heavy
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_the_notebook_trains_a_model(tmp_path):
     cells = json.loads(NOTEBOOK.read_text())["cells"]

@@ -96,6 +96,7 @@ def test_keras_trains_on_rows(tmp_path) -> None:
     assert float(shares["model"]) > float(shares["baseline"]) + 5
 
 
+@pytest.mark.nightly
 def test_served_model_transforms_as_in_training(tmp_path) -> None:
     build_titanic(tmp_path, "raw")
     build_titanic(tmp_path, "ds", preprocessing=ROOT / "examples" / "preprocessing.py")

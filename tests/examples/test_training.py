@@ -76,6 +76,7 @@ def sizes(dataset: Path) -> tuple[int, int]:
     return each["train"], each["validation"]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("name", "data"), [("train_images.py", "pictures"), ("train_arrays.py", "raw")]
 )
@@ -90,6 +91,7 @@ def test_tensorflow_trains_on_images_and_arrays(name, data, digits) -> None:
     assert "ran out of data" not in errors
 
 
+@pytest.mark.nightly
 def test_keras_trains_on_several_labels_and_a_number(digits, tmp_path) -> None:
     """Both are far better than the best constant, which is counted from the listing."""
     build_dataset(
@@ -113,6 +115,7 @@ def test_keras_trains_on_several_labels_and_a_number(digits, tmp_path) -> None:
 OPTIONS = {"image_size": 64, "encoding": "png", "splits": "train:0.8,validation:0.2"}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "least", "options"),
     [
@@ -131,6 +134,7 @@ def test_tensorflow_trains_on_boxes_and_masks(name, least, options, tmp_path) ->
     assert baseline < 40
 
 
+@pytest.mark.nightly
 def test_detector_finds_cells_of_real_photos(shared_data, tmp_path) -> None:
     options = {**OPTIONS, "image_size": "120x160", "encoding": "jpeg", "annotations": "voc"}
     build_dataset(input=shared_data / "photos/voc_bccd", output=tmp_path / "ds", **options)
@@ -139,6 +143,7 @@ def test_detector_finds_cells_of_real_photos(shared_data, tmp_path) -> None:
     assert model > baseline + 15
 
 
+@pytest.mark.nightly
 def test_torch_trains_on_images_without_tensorflow_and_beam(digits) -> None:
     dataset = digits / "pictures"
     output, _ = train("train_torch.py", dataset, "-c", WITHOUT)

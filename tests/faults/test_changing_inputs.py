@@ -122,6 +122,7 @@ def command(kind: str, source: Path, output: Path, *flags: str) -> list[str]:
     return ["images", *words, "--image_size=8", "--shard_examples=4"]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("kind", "change", "moment"), EVERY if SOAK else SOME)
 def test_the_next_build_is_right(kind, change, moment, tmp_path):
     source, output = tmp_path / "in", tmp_path / "out"

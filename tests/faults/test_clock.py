@@ -46,6 +46,7 @@ def published(output: Path) -> tuple[str, list[str]]:
     return manifest["generation"], manifest.get("previous", [])
 
 
+@pytest.mark.nightly
 def test_versions_stay_in_order(tmp_path):
     source, output = make_source(tmp_path / "in"), tmp_path / "out"
     versions: list[str] = []

@@ -66,6 +66,7 @@ def check_failure(case: Case, ended: Ended, version: str, *, unknown: bool = Fal
         assert any(remedy in ended.sentence for remedy in remedies), ended.sentence
 
 
+@pytest.mark.sweep
 def test_changes_of_the_disk_fail(case, tmp_path):
     """Each change raises EIO, as a broken disk does."""
     log, codes, whole = tmp_path / "log", [], tmp_path / "whole"
@@ -82,6 +83,7 @@ def test_changes_of_the_disk_fail(case, tmp_path):
     assert {*codes} == {0, 1}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS])
 def test_a_disk_that_becomes_full_or_read_only(error, cases, tmp_path):
     """From some change on, all fail: in the first parts, and around the publication."""
@@ -100,6 +102,7 @@ def test_a_disk_that_becomes_full_or_read_only(error, cases, tmp_path):
     assert {*codes} == {0, 1}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EROFS])
 @pytest.mark.parametrize("name", ["rollback", "clean"])
 def test_changes_of_commands_that_build_nothing_fail(name, error, cases, tmp_path):
@@ -144,6 +147,7 @@ raise SystemExit(cli.main({argv}))
 """
 
 
+@pytest.mark.sweep
 def test_calls_fail_after_they_were_carried_out(case, tmp_path):
     """The disk is removed before the call returns: the caller cannot know what it has done."""
 
@@ -167,6 +171,7 @@ def test_calls_fail_after_they_were_carried_out(case, tmp_path):
     assert {*codes} == {0, 1}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", BUCKET_KINDS)
 def test_calls_of_a_bucket_fail(kind, cases, strict_bucket, front, tmp_path):
     """Each call is denied once, or its answer is lost and all later ones of its kind are denied."""
@@ -204,6 +209,7 @@ def check_order(found: list[str]) -> None:
     assert {*found} == {"old", "new"}
 
 
+@pytest.mark.sweep
 def test_kill_before_any_change_of_the_disk(case, tmp_path):
     """All moments are checked, and the next run of some: a copy is what a kill there leaves."""
     output, copies, log = tmp_path / "out", tmp_path / "copies", tmp_path / "log"
@@ -218,6 +224,7 @@ def test_kill_before_any_change_of_the_disk(case, tmp_path):
         case.finish(copied[number - 1])
 
 
+@pytest.mark.sweep
 def test_kill_before_any_change_of_the_first_publication(case, tmp_path):
     output, copies = tmp_path / "out", tmp_path / "copies"
     watch = Watched(output, since="/gen-", copies=copies)
@@ -232,6 +239,7 @@ def test_kill_before_any_change_of_the_first_publication(case, tmp_path):
         case.finish(copied[number - 1])
 
 
+@pytest.mark.sweep
 def test_repeated_kills(case, tmp_path):
     """Each run gets a little further."""
     output, kills, found = tmp_path / "out", 0, []
@@ -262,6 +270,7 @@ class Hold:
             self.released.wait(60)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", BUCKET_KINDS)
 def test_kill_before_any_call_of_a_bucket(kind, cases, strict_bucket, front, tmp_path):
     """The service still executes the calls that it has received."""

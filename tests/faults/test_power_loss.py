@@ -67,6 +67,7 @@ SOME = [
 ALL = [(kind, "", flag, commit) for kind, _, flag, _ in SOME for commit in (False, True)]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("case", "since", "flag", "commit"), ALL if SOAK else SOME, indirect=["case"]
 )

@@ -35,6 +35,7 @@ def check_without(case: Case, output: Path | str, folder: Path | None = None) ->
     assert found["rejects.jsonl"].count(b"\n") == 1
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("error", ERRORS)
 def test_input_that_cannot_be_opened(case, tmp_path, error):
     output, missing = tmp_path / "out", Path(case.source) / INPUTS[case.kind]
@@ -53,6 +54,7 @@ def test_input_that_cannot_be_opened(case, tmp_path, error):
     case.finish(output)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("damage", [b"", b'{"key": "x"}\n', b"{"])
 def test_lost_lines_of_rejects_do_not_make_rejects_permanent(tmp_path, damage):
     photos = make_photos(tmp_path / "in", {"cat": 9})
@@ -97,6 +99,7 @@ def test_a_copy_that_cannot_be_read_is_not_kept_as_another_image(tmp_path):
 AWAY = [("images", error) for error in ERRORS] + [("rows", "ENOENT"), ("rows", "EACCES")]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("case", "error"), AWAY, indirect=["case"])
 def test_input_that_stays_away_for_two_runs(case, tmp_path, error):
     """The second run looks at that input again, and changes nothing."""
@@ -124,6 +127,7 @@ def become_other(path: Path) -> None:
     path.write_bytes(bytes(path.stat().st_size))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("change", [vanish, become_other])
 def test_input_that_changes_between_listing_and_reading(case, tmp_path, change):
     """It is back before the next run."""
@@ -147,6 +151,7 @@ def test_input_that_changes_between_listing_and_reading(case, tmp_path, change):
     case.finish(output)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("status", ["403", "404"])
 @pytest.mark.parametrize("kind", PIPELINES)
 def test_object_that_cannot_be_read(kind, status, cases, strict_bucket, front, tmp_path):

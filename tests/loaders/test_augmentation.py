@@ -47,7 +47,7 @@ print(keras.backend.backend(), "fitted")
 """
 
 
-@pytest.mark.heavy
+@pytest.mark.nightly
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"] if SOAK else ["tensorflow"])
 def test_random_layers_train_and_are_saved(backend, tmp_path):
     photos = make_photos(tmp_path / "in", {"ant": 8, "bee": 8}, size=(32, 32))

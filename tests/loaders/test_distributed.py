@@ -237,6 +237,7 @@ def train_numbers(table):
     return manifest.splits["train"].num_examples
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("remainder", ["drop", "pad"])
 def test_tensorflow(table, remainder):
     """MultiWorkerMirroredStrategy: the processes are found by TF_CONFIG."""
@@ -258,6 +259,7 @@ def test_tensorflow(table, remainder):
     assert orders[0] != orders[1]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("fails_in", [1, 2])
 def test_a_fit_that_failed_continues_after_a_backup(fails_in, table, tmp_path):
     """With MirroredStrategy and BackupAndRestore, which begins the interrupted epoch again."""
@@ -273,6 +275,7 @@ def test_a_fit_that_failed_continues_after_a_backup(fails_in, table, tmp_path):
     assert len(epochs) == 3
 
 
+@pytest.mark.nightly
 def test_evaluation_is_exact(images):
     """Two processes together, and Keras on the batches of both, have the metrics of one host."""
     cluster = {"worker": [f"localhost:{free_port()}" for _ in range(2)]}
@@ -292,6 +295,7 @@ def test_evaluation_is_exact(images):
         assert parts[0] < one[0]  # Keras divides the loss by the number with the padding
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("launcher", "workers"),
     [("gloo fork", 0), ("gloo fork", 2), ("gloo spawn", 2), ("spawn", 0), ("spawn", 2), ("jax", 0)],

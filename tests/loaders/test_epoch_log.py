@@ -70,7 +70,7 @@ class Raiser:
         return self._trace
 
 
-@pytest.mark.heavy
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_workers_start_with_the_log_wherever_a_handler_raises(ds) -> None:
     for line in range(30):
@@ -113,7 +113,7 @@ def test_logs_whose_files_were_cleaned_go_on(ds, temporary) -> None:
         assert sorted(ids_of(loader_of(stream, 2))) == list(range(7))
 
 
-@pytest.mark.heavy
+@pytest.mark.nightly
 def test_copies_have_separate_files(ds) -> None:
     """Also those that are made while workers start, as to send them to a new interpreter."""
     stream = stream_of(ds)

@@ -261,7 +261,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.heavy
+@pytest.mark.nightly
 def test_workers_warn_once_together(datasets, tmp_path):
     """Pytest records what forked workers warn of, so they are in another process."""
     (tmp_path / "passes.py").write_text(PASSES)

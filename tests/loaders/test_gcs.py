@@ -28,6 +28,7 @@ def uri(request, strict_bucket, front, tmp_path) -> str:
     return f"{strict_bucket}/a/ds"
 
 
+@pytest.mark.nightly
 def test_random_access_takes_few_requests(uri, front):
     records = open_dataset(uri)
     assert front.counts().total() == 3  # the manifest, the schema, the list of shards
@@ -58,6 +59,7 @@ def test_stream_reads_each_member_once(uri, front):
     assert front.counts().total() <= SHARDS + 1 + 2 * SHARDS * MEMBERS
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("mixed", [False, True])
 def test_the_first_example_takes_few_round_trips(mixed, uri, front, tmp_path):
     """Requests that do not depend on each other are sent at the same time."""
@@ -215,6 +217,7 @@ READS = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_copy_on_disk_that_is_damaged_is_made_again(damage, read, uri, tmp_path):

@@ -108,6 +108,7 @@ def last_checkpoint(folder: Path, hosts: int) -> int:
     return max(set.intersection(*saved), default=0)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(RUNS))
 def test_each_record_is_given_once(seed, datasets, context, tmp_path):
     rng = random.Random(seed)

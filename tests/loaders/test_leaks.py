@@ -30,6 +30,7 @@ print(json.dumps(seen))
 """
 
 
+@pytest.mark.sweep
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["keras", "stream", "random"])
 @pytest.mark.parametrize("encoding", ["jpeg", "raw"])

@@ -82,6 +82,7 @@ def readers(ds: str) -> dict[str, Callable[[str], Iterator[int]]]:
     return {n: read for n, read in READERS.items() if n != "tf.data" or "://" not in ds}
 
 
+@pytest.mark.sweep
 def test_epoch_ends_on_its_version(ds, publish):
     old = publish(1)
     begun = {name: read(ds) for name, read in readers(ds).items()}
@@ -93,6 +94,7 @@ def test_epoch_ends_on_its_version(ds, publish):
         assert sorted(read(ds)) == [*new], name
 
 
+@pytest.mark.sweep
 def test_path_of_a_version_pins_it(ds, publish, tmp_path):
     old = publish(1)
     pinned = shardmill.files(ds, "train")[0].rpartition("/")[0]

@@ -166,6 +166,7 @@ def test_each_example_is_read_as_often_as_its_turn_comes(seed, root) -> None:
     check_passes(root, seed)
 
 
+@pytest.mark.sweep
 @pytest.mark.heavy
 @pytest.mark.parametrize("seed", range(12, 2000 if SOAK else 100))
 def test_more_mixes(seed, root) -> None:
@@ -439,6 +440,7 @@ def test_weights_and_datasets_change_at_a_state(seed, root) -> None:
     check_changes(root, seed)
 
 
+@pytest.mark.sweep
 @pytest.mark.heavy
 @pytest.mark.parametrize("seed", range(8, 1000 if SOAK else 60))
 def test_more_changes(seed, root) -> None:

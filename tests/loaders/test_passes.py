@@ -156,6 +156,7 @@ def test_a_slow_worker_reads_the_epoch_of_the_others(ds) -> None:
     check_passes(ds, look, "fork", persistent=False, stateful=False, slow=True)
 
 
+@pytest.mark.sweep
 @pytest.mark.heavy
 @pytest.mark.parametrize(
     ("disturb", "persistent"),
@@ -169,6 +170,7 @@ def test_every_disturbance(disturb, persistent, stateful, ds) -> None:
     check_passes(ds, disturb, "fork", persistent=persistent, stateful=stateful, slow=True)
 
 
+@pytest.mark.sweep
 @pytest.mark.heavy
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_other_methods_of_starting_workers(method, ds) -> None:
@@ -368,6 +370,7 @@ def test_states_of_torchdata_continue_in_any_topology(seed, ds) -> None:
     check_resumed_run(ds, random.Random(seed))
 
 
+@pytest.mark.sweep
 @pytest.mark.heavy
 @pytest.mark.parametrize("seed", range(3, 300 if SOAK else 15))
 def test_more_states_of_torchdata(seed, ds) -> None:

@@ -109,6 +109,7 @@ def test_rollbacks_and_cleaning(dataset, readers):
     assert not [reader.errors for reader in readers if reader.errors]
 
 
+@pytest.mark.nightly
 def test_updates_that_keep_the_earlier_version(dataset, readers):
     """A version that a reader has opened may go two builds later; then the reader says so."""
     source, output = dataset
@@ -121,6 +122,7 @@ def test_updates_that_keep_the_earlier_version(dataset, readers):
             assert "deleted" in error
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("keep", [0, 1])
 def test_each_moment_of_a_publication(dataset, keep):
     """The publisher is stopped before each change of the published files."""

@@ -66,7 +66,7 @@ for seed in range(seeds):
 """
 
 
-@pytest.mark.heavy
+@pytest.mark.nightly
 def test_killed_workers_are_errors(ds, tmp_path):
     """Each in a separate process: torch raises the error from a handler of a signal, anywhere."""
     arguments = [str(tmp_path), str(ds), str(TOTAL), "8"]
@@ -125,7 +125,7 @@ def check_publications(folder: Path, seeds: range) -> None:
     assert complete
 
 
-@pytest.mark.heavy
+@pytest.mark.nightly
 def test_publications_while_a_reader_reads(tmp_path):
     check_publications(tmp_path, range(2))
 

@@ -213,6 +213,7 @@ def test_numbers_are_summed_over_workers(ds, judge, disturb, workers, persistent
     check_workers(ds, judge, disturb, workers, "fork", persistent=persistent, where=where)
 
 
+@pytest.mark.sweep
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize(("disturb", "workers", "method", "persistent", "where"), SLOW)
 def test_numbers_are_summed_however_workers_start_and_end(

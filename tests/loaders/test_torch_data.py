@@ -104,6 +104,7 @@ def test_another_number_of_workers(ds):
     assert stream.epoch == 6
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("host", [(0, 1), (1, 2)])
 @pytest.mark.parametrize("workers", range(5))
 def test_stateful_data_loader_continues_at_every_position(workers, host, ds):
@@ -131,6 +132,7 @@ def test_stateful_data_loader_continues_at_every_position(workers, host, ds):
         assert read(again, 1) == following
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("workers", [0, 1, 2])
 @pytest.mark.parametrize("copy", [copy.copy, copy.deepcopy, via(pickle), via(cloudpickle)])
 def test_copies_count_epochs_separately(copy, workers, ds):
@@ -151,6 +153,7 @@ def read_passes(stream, queue) -> None:
     queue.put([checked_ids(loader) for _ in range(3)])
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_processes_count_epochs_separately(method, ds):
     """Two processes of one stream, which the parent made, and which they do not touch before."""
@@ -189,6 +192,7 @@ def test_a_position_that_persistent_workers_do_not_see_is_an_error(method, ds):
     assert len(checked_ids(loader)) == TOTAL
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("host", [(0, 1), (0, 2)])
 @pytest.mark.parametrize("workers", [0, 2, 3])
 def test_an_epoch_that_is_set_counts_more_than_a_state(workers, host, ds):

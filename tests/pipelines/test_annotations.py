@@ -131,6 +131,7 @@ def test_boxes_of_each_format_are_in_the_records(tmp_path, kind):
     )
 
 
+@pytest.mark.sweep
 @pytest.mark.heavy
 @pytest.mark.parametrize(
     "kind",
@@ -353,6 +354,7 @@ def write_lines(folder: Path, make, count: int) -> dict:
     return sides
 
 
+@pytest.mark.sweep
 @pytest.mark.heavy
 @pytest.mark.parametrize("count", [3, 5, 8])
 def test_files_that_are_clearly_of_outlines_decide_about_the_others(tmp_path, count):
@@ -793,6 +795,7 @@ def edit(rng: np.random.Generator, folder: Path, masks: Path, facts: dict) -> No
             os.utime(folder / key)
 
 
+@pytest.mark.sweep
 @pytest.mark.heavy
 @pytest.mark.parametrize("seed", range(examples(12)))
 def test_any_edits_give_the_records_of_a_build_from_scratch(tmp_path, seed):

@@ -129,6 +129,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("pipeline", "name", "accepted", "rejected"), CASES)
 def test_storages_do_not_change_bytes(pipeline, name, accepted, rejected, inputs, bucket, tmp_path):
     local, remote = tmp_path / "local", upload(inputs, f"{bucket}/in #1")
@@ -236,6 +237,7 @@ def expected_calls(things: dict[str, int], lists: int) -> Counter[str]:
     return total
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("pipeline", ["images", "rows"])
 def test_build_makes_the_documented_number_of_calls(pipeline, album, strict_bucket, front, capsys):
     inputs = f"{album.upload(strict_bucket)}/{pipeline}"
@@ -353,6 +355,7 @@ class Hold:
             self.release.wait(120)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("kind", "ending", "others"), LATE + MORE_LATE * SOAK)
 def test_delayed_publisher_does_not_damage_the_dataset(
     kind, ending, others, strict_bucket, front, tmp_path
@@ -382,6 +385,7 @@ def test_delayed_publisher_does_not_damage_the_dataset(
     assert named.items() <= after.items()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", ["voc", "yolo", "coco"])
 def test_annotations_in_a_bucket_give_the_bytes_of_local_ones(kind, bucket, tmp_path):
     """Files with boxes, and masks, are read where they are; an update of boxes too."""
@@ -410,6 +414,7 @@ def test_annotations_in_a_bucket_give_the_bytes_of_local_ones(kind, bucket, tmp_
     assert dataset_files(found) == dataset_files(tmp_path / "disk")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("image", ["", "pixels"])
 def test_a_python_source_written_to_a_bucket_gives_the_bytes_of_a_local_one(
     bucket, tmp_path, image

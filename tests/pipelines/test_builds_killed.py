@@ -203,6 +203,7 @@ EVERY = [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("case", "moment", "number"), EVERY if SOAK else SIGNALLED, indirect=["case"]
 )
@@ -232,6 +233,7 @@ def preprocessing_fn(inputs):
 """
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", [*KINDS, "preprocessing"])
 def test_a_terminated_build_leaves_no_temporary_folder(name, tmp_path, monkeypatch):
     """SIGTERM, as schedulers send it, before some changes of the file system."""
@@ -304,6 +306,7 @@ def processes_of(group: int) -> list[str]:
     return found
 
 
+@pytest.mark.nightly
 @only("images")
 def test_resumes_in_new_processes(case, tmp_path):
     """Ctrl-C to the whole process group, then SIGKILL, then a build to the end."""
@@ -357,6 +360,7 @@ def unpublished(case, tmp_path_factory) -> Path:
     return output
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("turn", range(len(DAMAGES) if SOAK else 2))
 def test_writes_only_damaged_files_again(case, unpublished, tmp_path, turn):
     """Each damage affects a different part or run."""

@@ -67,6 +67,7 @@ def test_images(folder):
     assert not (folder / "other").exists()
 
 
+@pytest.mark.nightly
 def test_rows_verify_and_count(folder):
     make_table(folder / "in.csv", ("a", "b"), [(n, f"x{n}") for n in range(20)])
     built = shardmill.rows(folder / "in.csv", folder / "rows", label="b", num_shards=1)
@@ -102,6 +103,7 @@ def test_imports_no_beam(folder):
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.nightly
 def test_interrupted(folder):
     """An interrupt of the caller interrupts the build, and the same call resumes it."""
     many = make_photos(folder / "many", {"a": 1500}, size=(300, 300))
@@ -156,6 +158,7 @@ def test_lines_of_a_json_log_are_whole(monkeypatch):
     ]
 
 
+@pytest.mark.nightly
 def test_json_of_every_command(folder):
     """Each prints one object with a status and the keys that docs/cli.md lists, or is quiet."""
     from tests.conftest import shardmill as run

@@ -245,6 +245,7 @@ def wanted(source) -> dict[str, bytes]:
     return check_dataset(output)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("launcher", "death", "moment"), EVERY if SOAK else SOME)
 def test_nothing_outlives_a_caller(launcher, death, moment, source, wanted, tmp_path):
     (tmp_path / "in").symlink_to(source)

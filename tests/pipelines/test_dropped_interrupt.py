@@ -32,6 +32,7 @@ sys.exit(code)
 """
 
 
+@pytest.mark.sweep
 @pytest.mark.heavy
 @pytest.mark.parametrize("again", ["no", "yes"])
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])

@@ -95,6 +95,7 @@ def same_as_from_scratch(path: Path, build) -> bool:
     return dataset_files(path.parent / "ds") == dataset_files(path.parent / "scratch")
 
 
+@pytest.mark.sweep
 @pytest.mark.heavy
 @pytest.mark.parametrize(
     "work",
@@ -123,6 +124,7 @@ def test_a_table_of_which_the_ctime_alone_differs_is_read(work) -> None:
     assert build()[0].status == "up_to_date"
 
 
+@pytest.mark.sweep
 @pytest.mark.heavy
 def test_a_resumed_build_takes_the_runs_of_what_the_file_holds(work, monkeypatch) -> None:
     build, edit, path = work
@@ -143,7 +145,7 @@ def test_a_resumed_build_takes_the_runs_of_what_the_file_holds(work, monkeypatch
     assert changed == (before if all_changed else 1)
 
 
-@pytest.mark.heavy
+@pytest.mark.nightly
 @pytest.mark.parametrize("work", ["in.csv", "in.npy"][: 1 + SOAK], indirect=True)
 def test_content_is_read_by_request_where_no_ctime_is_kept(work, monkeypatch) -> None:
     build, edit, _ = work

@@ -111,6 +111,7 @@ def test_a_build_without_any_extra_gives_each_reason(odd, tmp_path) -> None:
     build_hidden("everything", odd, tmp_path)
 
 
+@pytest.mark.sweep
 @pytest.mark.heavy
 @pytest.mark.parametrize("case", [case for case in CASES if case != "everything"])
 def test_a_build_without_one_extra_gives_each_reason(case, odd, tmp_path) -> None:

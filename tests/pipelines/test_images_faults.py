@@ -73,6 +73,7 @@ def fill(disk: Path, leave: int) -> Path:
 STEPS = ("parts", "shards", "final-", "gen-")  # what is written next, in order
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("step", "old"),
     list(
@@ -226,6 +227,7 @@ def make_rejects(folder: Path, good: int, bad: int) -> Path:
     return folder
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("good", "bad", "fraction", "code"),
     [
@@ -327,6 +329,7 @@ def test_rejects_outputs_without_write_permission(source, tmp_path):
 # Identity.
 
 
+@pytest.mark.nightly
 def test_each_file_is_one_reject_and_all_others_are_written(tmp_path):
     case = HostileCase(tmp_path)
     done = shardmill(*case.args(tmp_path / "out"), env=hostile_environment())
@@ -343,6 +346,7 @@ def decoders(client: int) -> list[psutil.Process]:
     return descendants(client, "decoder_process")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("action", ["none", "loop", "sleep"])
 def test_no_decoder_outlives_a_stopped_build(tmp_path: Path, action: str, number: int):

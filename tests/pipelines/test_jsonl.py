@@ -85,7 +85,7 @@ def test_blank_lines_line_breaks_and_marks_are_no_rows(tmp_path) -> None:
     assert manifest.inputs.matched == 3
 
 
-@pytest.mark.heavy
+@pytest.mark.nightly
 def test_ranges_give_the_rows_of_the_whole(tmp_path, monkeypatch) -> None:
     rows = [{"a": n, "t": "x" * (n % 50)} for n in range(200_000)]
     path = write_lines(tmp_path / "t.jsonl", rows)

@@ -107,7 +107,7 @@ def test_no_image_is_decoded_again_when_limits_are_relaxed(
     assert count_records(ds) == 40
 
 
-@pytest.mark.heavy
+@pytest.mark.nightly
 def test_an_update_beyond_a_limit_leaves_the_version_that_is_served(
     source, tmp_path, capsys
 ) -> None:
@@ -144,7 +144,7 @@ def test_one_file_has_options_and_limits(source, tmp_path, monkeypatch, capsys) 
     assert not [word for word in command if "limits" in word]
 
 
-@pytest.mark.heavy
+@pytest.mark.nightly
 def test_calls_raise_the_findings(tmp_path) -> None:
     values = [{"x": number} for number in range(20)]
     with pytest.raises(LimitError, match="fewer than min_examples=1000 asks for") as caught:

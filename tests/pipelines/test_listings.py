@@ -413,6 +413,7 @@ def test_lists_and_other_forms_of_listings(tmp_path) -> None:
     assert found[1:] == found[:1] * 3
 
 
+@pytest.mark.sweep
 @pytest.mark.heavy
 @pytest.mark.parametrize(
     "kind", ["voc", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("yolo", "coco"))]

@@ -123,7 +123,7 @@ def test_a_file_without_a_label_needs_the_flag(folder) -> None:
         build(folder, splits=KAGGLE)
 
 
-@pytest.mark.heavy
+@pytest.mark.nightly
 def test_folders_of_images_are_named(tmp_path) -> None:
     make_photos(tmp_path / "in", {"train/cat": 3, "train/dog": 2, "test": 4}, size=(8, 8))
     common = {"image_size": 8, "input": tmp_path / "in", "unlabeled_splits": "test"}

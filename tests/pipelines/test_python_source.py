@@ -175,7 +175,7 @@ shardmill.write(DataLoader(Source(), batch_size=None, num_workers=2), "ds")
 """
 
 
-@pytest.mark.heavy
+@pytest.mark.nightly
 def test_a_killed_worker_of_a_loader_loses_nothing_in_silence(tmp_path):
     """In a process, since a handler of torch raises later, too."""
     command = [sys.executable, "-c", KILLED_READER]
@@ -471,6 +471,7 @@ shardmill.write(read(), sys.argv[1])
 """
 
 
+@pytest.mark.sweep
 @pytest.mark.heavy
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_killed_while_it_reads(tmp_path, capsys, monkeypatch, number):
@@ -557,6 +558,7 @@ print([name for name in ("apache_beam", "tensorflow") if name in sys.modules])
 """
 
 
+@pytest.mark.sweep
 @pytest.mark.heavy
 @pytest.mark.parametrize("has_file", [True, False])
 def test_script_thread_and_loop(tmp_path, has_file):

@@ -86,7 +86,7 @@ def build_of(dataset: Path) -> dict:
     return json.loads((dataset / "manifest.json").read_text())["build"]
 
 
-@pytest.mark.heavy
+@pytest.mark.nightly
 def test_pillow_resizes_and_the_identity_says_so(photos, hidden, tmp_path, capsys) -> None:
     dataset = tmp_path / "ds"
     code, out, _ = run_hidden(hidden, "images", photos, dataset, *FLAGS)
@@ -118,7 +118,7 @@ def test_pillow_resizes_and_the_identity_says_so(photos, hidden, tmp_path, capsy
     assert "cykooz_resizer" in build_of(dataset)["versions"]
 
 
-@pytest.mark.heavy
+@pytest.mark.nightly
 def test_an_update_without_the_wheel_names_the_option(photos, hidden, tmp_path, capsys) -> None:
     dataset = tmp_path / "ds"
     command = ["images", photos, dataset, *FLAGS]
@@ -175,7 +175,7 @@ def test_a_worker_without_the_planned_resizer_says_so(photos, hidden, tmp_path) 
         assert line.startswith("ResourceError cykooz-resizer is not installed here")
 
 
-@pytest.mark.heavy
+@pytest.mark.nightly
 def test_a_job_of_workers_without_the_planned_resizer_is_one_sentence(photos, tmp_path) -> None:
     folder = hide_modules(tmp_path / "hidden", "cykooz_resizer")
     done = subprocess.run(

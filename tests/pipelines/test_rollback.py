@@ -49,6 +49,7 @@ def published(output) -> Manifest:
     return Manifest.from_json((output / "manifest.json").read_bytes())
 
 
+@pytest.mark.sweep
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", OPTIONS)
 def test_builds_fail_until_the_hold_is_released(work, kind, capsys) -> None:

@@ -177,6 +177,7 @@ LIMIT = 1024  # MiB
 SIZES = (500_000, 3_000_000) if SOAK else (100_000, 300_000)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_memory_does_not_grow_with_rows(tmp_path):
     peaks = []

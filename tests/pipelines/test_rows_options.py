@@ -252,6 +252,7 @@ def test_a_resumed_build_of_moved_files_names_their_new_paths(tmp_path, finished
 # Determinism.
 
 
+@pytest.mark.sweep
 @pytest.mark.heavy
 @pytest.mark.parametrize("key", ["n", ""])
 def test_limit_takes_a_random_sample_of_rows(key, tmp_path, monkeypatch) -> None:
@@ -282,7 +283,7 @@ def test_limit_takes_a_random_sample_of_rows(key, tmp_path, monkeypatch) -> None
     assert build_rows(output=tmp_path / "1", limit=400, **options)[0].status == "up_to_date"
 
 
-@pytest.mark.heavy
+@pytest.mark.nightly
 def test_bytes_do_not_depend_on_threads_or_ranges(tmp_path, monkeypatch) -> None:
     folder = make_mixed_tables(tmp_path / "in")
     options = {

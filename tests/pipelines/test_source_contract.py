@@ -314,6 +314,7 @@ def test_groups_stay_in_one_split(tmp_path, source) -> None:
     assert min(alone) > 5
 
 
+@pytest.mark.sweep
 @pytest.mark.heavy
 @pytest.mark.parametrize("source", quickly("parquet", promises=["limit"]))
 def test_a_limit_takes_a_sample_with_the_splits_of_all_rows(tmp_path, source) -> None:

@@ -53,7 +53,7 @@ def run_blocked(argv: list[str]) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.heavy
+@pytest.mark.nightly
 def test_buckets_need_google_cloud_storage_alone(strict_bucket, tmp_path):
     photos = make_photos(tmp_path / "photos", {"cat": 5, "dog": 4}, size=(40, 30))
     remote = upload(photos, f"{strict_bucket}/photos")

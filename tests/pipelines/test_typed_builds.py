@@ -69,6 +69,7 @@ def test_finished_runs_are_reused(tmp_path, monkeypatch, kind) -> None:
     assert examples == published(**{**options, "output": tmp_path / "other"})[0]
 
 
+@pytest.mark.sweep
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["csv", *KINDS])
 def test_counts_equal_the_manifest_and_updates_compare_content(tmp_path, capsys, kind) -> None:
@@ -93,7 +94,7 @@ def test_counts_equal_the_manifest_and_updates_compare_content(tmp_path, capsys,
     assert (outcome.status, again.written) == ("published", 3_001)
 
 
-@pytest.mark.heavy
+@pytest.mark.nightly
 def test_preprocessing_gives_each_kind_the_same_records(tmp_path) -> None:
     code = tmp_path / "pre.py"
     code.write_text(PREPROCESSING)

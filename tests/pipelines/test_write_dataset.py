@@ -36,6 +36,7 @@ def manifest_of(folder) -> Manifest:
     return Manifest.from_json((folder / "manifest.json").read_text())
 
 
+@pytest.mark.sweep
 @pytest.mark.heavy
 @pytest.mark.parametrize(
     ("run_bytes", "most_runs"),
@@ -90,7 +91,7 @@ def test_attempts_that_failed_or_run_twice_change_nothing(plain, tmp_path) -> No
     assert not [*out.glob(".shardmill*"), *out.rglob("*.run")]
 
 
-@pytest.mark.heavy
+@pytest.mark.nightly
 def test_equal_keys(tmp_path, monkeypatch) -> None:
     copies = [*ELEMENTS[:40], ELEMENTS[5], ELEMENTS[5], {**ELEMENTS[7], "x": [9.0]}]
     name = min(ELEMENTS[5]["id"], ELEMENTS[7]["id"])
@@ -229,7 +230,7 @@ VALUES = st.fixed_dictionaries(
 )
 
 
-@pytest.mark.heavy
+@pytest.mark.nightly
 @settings(max_examples=20, deadline=None)
 @given(st.dictionaries(st.text(min_size=1), VALUES, min_size=1, max_size=20), st.randoms())
 def test_random_records(tmp_path_factory, values, chance) -> None:

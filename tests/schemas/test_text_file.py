@@ -273,6 +273,7 @@ def test_what_is_not_utf_16_is_not_guessed(data: bytes) -> None:
         decode_text(data)
 
 
+@pytest.mark.sweep
 @pytest.mark.heavy
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_builds_from_lists_and_tables_in_each_encoding(tmp_path: Path, encoding: str) -> None:

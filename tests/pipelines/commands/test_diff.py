@@ -177,7 +177,7 @@ def test_an_update_and_diff_say_what_changed(tmp_path, capsys, monkeypatch):
     assert run_here(capsys, "diff", new, tmp_path / "ds")[1].count("1 added, 0 removed") == 1
 
 
-@pytest.mark.heavy
+@pytest.mark.nightly
 def test_rows_with_a_key_are_read_and_others_are_counted(tmp_path, capsys):
     generator = np.random.default_rng(0)
     one = pd.DataFrame(

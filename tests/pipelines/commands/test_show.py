@@ -143,7 +143,7 @@ def test_detects_compression_from_the_bytes(tmp_path, suffix, compression, pack)
     assert '    name  "name 1"' in shown(path)
 
 
-@pytest.mark.heavy
+@pytest.mark.nightly
 def test_survives_damage_to_any_manifest_field(dataset) -> None:
     path = dataset / "manifest.json"
     values = (None, "\x1b[2Jtext", -1, 1.5, [], {"a": 1})

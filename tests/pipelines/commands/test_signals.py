@@ -48,6 +48,7 @@ def copy_of(dataset: Path, folder: Path) -> Path:
 COMMANDS = {"rollback": ["rollback"], "clean": ["clean", "--older_than=0"]}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_signal_before_each_change(name, number, dataset, tmp_path):
@@ -102,6 +103,7 @@ def living(mark: str) -> int:
     return count
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("number", SIGNALS)
 def test_verify_leaves_no_process(number, large):
     """The signal comes when the processes of the check run."""

@@ -421,7 +421,7 @@ def test_a_record_that_is_no_image(tmp_path) -> None:
     assert "is not an image" in page.text
 
 
-@pytest.mark.heavy
+@pytest.mark.nightly
 def test_survives_damage_to_any_manifest_field(images, tmp_path) -> None:
     shutil.copytree(images("raw"), tmp_path / "ds", symlinks=True)
     path = tmp_path / "ds" / "manifest.json"

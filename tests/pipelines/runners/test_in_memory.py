@@ -45,7 +45,7 @@ def table(tmp_path_factory) -> Path:
     return path
 
 
-@pytest.mark.heavy
+@pytest.mark.nightly
 @pytest.mark.parametrize("delay", [0, 1.2, 2.4] if not SOAK else [n / 10 for n in range(40)])
 def test_a_killed_worker_ends_the_build_with_a_sentence(delay, table, tmp_path) -> None:
     ds = tmp_path / "ds"
@@ -72,7 +72,7 @@ def test_a_killed_worker_ends_the_build_with_a_sentence(delay, table, tmp_path) 
     assert dataset_files(ds) == dataset_files(whole)
 
 
-@pytest.mark.heavy
+@pytest.mark.nightly
 def test_a_worker_that_ends_after_the_outcome_does_not_count(table, tmp_path) -> None:
     """The dataset is published then, so the command may not say that it failed."""
     ds = tmp_path / "ds"

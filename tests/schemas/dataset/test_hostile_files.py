@@ -63,6 +63,7 @@ def replace_by(kind: str, path: Path) -> None:
             file.truncate(dataset_files.MAX_BYTES + 1)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", KINDS if SOAK else KINDS[:2])
 @pytest.mark.heavy
 def test_no_command_waits_for_a_file_or_reads_it_for_ever(made, tmp_path, kind) -> None:

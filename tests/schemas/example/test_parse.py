@@ -167,6 +167,7 @@ def test_looks_like_example_is_stricter_than_parsing() -> None:
         assert not parse.looks_like_example(payload), case
 
 
+@pytest.mark.nightly
 @pytest.mark.heavy  # imports TensorFlow in a new interpreter
 def test_protobuf_is_loaded_lazily_and_does_not_conflict_with_tensorflow() -> None:
     code = (

@@ -70,6 +70,7 @@ def album(tmp_path) -> Path:
     return folder
 
 
+@pytest.mark.nightly
 def test_images_equal_those_built_on_disk(s3, s3_bucket, album, tmp_path, capsys):
     source, output = upload(s3, album, f"{s3_bucket}/in/album"), f"{s3_bucket}/out/ds"
     flags = [*FLAGS, "--max_reject_fraction=0.5"]

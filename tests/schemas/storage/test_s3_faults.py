@@ -76,7 +76,7 @@ def test_retries_conflicts(how, proxy, storage, s3_bucket):
         storage.create(f"{s3_bucket}/y", b"")
 
 
-@pytest.mark.heavy
+@pytest.mark.nightly
 def test_retries_an_overloaded_service(proxy, storage, s3_bucket):
     path = f"{s3_bucket}/x"
     proxy.fail("PUT", "503 SlowDown", 3)

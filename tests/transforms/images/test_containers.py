@@ -159,6 +159,7 @@ def at_home(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.sweep
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", heavy_but("hf.parquet"))
 def test_records_are_those_of_the_folder(name, files, wanted, at_home) -> None:

@@ -476,6 +476,7 @@ list(busy.make_records(spec, [image], alone=False))
 """
 
 
+@pytest.mark.sweep
 @pytest.mark.heavy
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("action", ["sleep", "loop"])
@@ -519,7 +520,7 @@ def test_exit_codes_without_a_reply():
     assert kinds[-signal.SIGKILL] == kinds[-signal.SIGTERM] == "killed"
 
 
-@pytest.mark.heavy
+@pytest.mark.nightly
 def test_threads_do_not_deadlock_with_failures_and_large_images(tmp_path):
     """One process: a retry alone and a large image wait for each other's lock or process."""
     for number in range(6):

@@ -87,7 +87,7 @@ def test_pillow_decodes_what_simplejpeg_cannot(monkeypatch):
     assert compare(whole + b"more", monkeypatch) == len(TARGETS)
 
 
-@pytest.mark.heavy
+@pytest.mark.nightly
 def test_pixels_of_all_real_and_hostile_files_are_those_of_pillow(shared_data, monkeypatch):
     found = {"both": 0, "pillow": 0}
     for path in sorted(shared_data.rglob("*")):

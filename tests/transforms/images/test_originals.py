@@ -349,7 +349,7 @@ def test_mutated_files_that_are_kept_have_the_pixels_of_pillow():
     assert check_mutations(files, 3000) > 300
 
 
-@pytest.mark.heavy
+@pytest.mark.nightly
 def test_real_and_hostile_files(shared_data):
     files = [path.read_bytes() for path in sorted(shared_data.rglob("*")) if is_file(path)]
     results = []

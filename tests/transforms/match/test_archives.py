@@ -461,6 +461,7 @@ def test_a_forged_length_of_a_member_costs_one_record(photos, tmp_path, length) 
     assert manifest.inputs.rejected_by_reason == {"member": 1}
 
 
+@pytest.mark.sweep
 @pytest.mark.heavy
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_a_large_member_needs_no_more_memory_than_a_file(photos, tmp_path, method) -> None:

@@ -419,7 +419,7 @@ def test_two_cleans_at_once(output, tmp_path):
         assert (published_tree(copy), hidden(copy)) == (before, [])
 
 
-@pytest.mark.heavy
+@pytest.mark.nightly
 @pytest.mark.parametrize("flags", [(), CHANGED][: 1 + SOAK])
 def test_clean_during_a_build(flags, source, published, tmp_path):
     """The build succeeds or asks to run again, and the next run completes it."""

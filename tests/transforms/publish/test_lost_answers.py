@@ -99,6 +99,7 @@ def check(output: str) -> tuple[str, int, list[str]]:
     return manifest.build.input_id, len(manifest.previous), others
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_lost_answer(name, store):
     before, command = COMMANDS[name]

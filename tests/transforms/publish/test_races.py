@@ -68,6 +68,7 @@ def leftovers(output: Path) -> set[str]:
 OFFSETS = [number * 0.02 for number in range(60)] if faults.SOAK else [0.0, 0.1, 0.5]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("offset", OFFSETS)
 def test_two_datasets_with_overwrite(source, wanted, tmp_path, offset):
     output = tmp_path / "out"
@@ -92,6 +93,7 @@ def resume(command) -> faults.Ended:
     return command.wait()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("at", range(1, 15) if faults.SOAK else [2, 5, 7])
 def test_builders_wait_for_a_running_publication(source, wanted, tmp_path, at):
     """They do not delete its generation, which no manifest names yet."""
@@ -106,6 +108,7 @@ def test_builders_wait_for_a_running_publication(source, wanted, tmp_path, at):
     assert faults.check_dataset(output, leftovers(output)) == wanted[0]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("since", "at"), [("/shards/", 1), ("/parts", 1), ("/parts", 2), ("/parts", 40), ("/parts", 80)]
 )

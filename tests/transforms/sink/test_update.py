@@ -181,7 +181,7 @@ def apply_edit(photos: Path, kind: str, number: int) -> None:
         path.unlink()
 
 
-@pytest.mark.heavy
+@pytest.mark.nightly
 @settings(max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sequence=st.lists(st.lists(st.one_of(*STEPS), min_size=1, max_size=4), max_size=3))
 def test_any_sequence_of_edits_equals_a_new_build(pristine, tmp_path, sequence):
@@ -345,6 +345,7 @@ def write_two(work: Path) -> dict:
     return {"input": work / "photos", "output": work / "out", **OPTIONS}
 
 
+@pytest.mark.sweep
 @pytest.mark.heavy
 @pytest.mark.parametrize(
     "edit",
@@ -365,7 +366,7 @@ def test_an_input_of_which_the_ctime_alone_differs_is_read(work, edit):
     assert build_dataset(**options)[0].status == "up_to_date"
 
 
-@pytest.mark.heavy
+@pytest.mark.nightly
 def test_inputs_whose_content_is_as_before_are_up_to_date(work):
     options = write_two(work)
     for number, change in enumerate(UNCHANGED):
@@ -394,6 +395,7 @@ def test_an_update_of_the_content_reads_all_inputs(work, monkeypatch):
     assert build_dataset(**options, update="content")[0].status == "up_to_date"
 
 
+@pytest.mark.sweep
 @pytest.mark.heavy
 @pytest.mark.parametrize(
     "update", [True, *(pytest.param(each, marks=pytest.mark.heavy) for each in (False, "content"))]

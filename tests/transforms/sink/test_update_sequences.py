@@ -40,6 +40,7 @@ def edit(folder: Path, kind: str, number: int) -> None:
     np.save(folder / "y.npy", y)
 
 
+@pytest.mark.nightly
 @settings(max_examples=examples(18), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sequence=st.lists(st.lists(STEPS, min_size=1, max_size=3), min_size=1, max_size=3))
 def test_any_sequence_of_edits_of_arrays_equals_a_new_build(tmp_path, sequence):

@@ -204,6 +204,7 @@ def has_no_effect(kind: str, path: tuple[Any, ...], body: dict) -> bool:
     return is_optional_default and path[0] in ("inputs", "checksums", "warnings")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.heavy
 def test_each_edit_of_a_manifest_is_found_or_listed(dataset, kind) -> None:
@@ -228,6 +229,7 @@ def test_each_edit_of_a_manifest_is_found_or_listed(dataset, kind) -> None:
     assert not missed
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("which", ["outer", "inner"])
 @pytest.mark.heavy
 def test_each_edit_of_one_manifest_is_found_by_default(dataset, which) -> None:

@@ -82,6 +82,7 @@ def _long_row(kind: str) -> Iterator[bytes]:
     yield b"\n3,4\n"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("kind", "packed"),
     [("plain", False), ("plain", True), ("quoted", False), ("delimiters", False)],

@@ -128,6 +128,7 @@ def test_a_transformed_dataset(tmp_path) -> None:
     assert set(map(frozen, examples)) == {frozen(row) for split in rows.values() for row in split}
 
 
+@pytest.mark.sweep
 @pytest.mark.xdist_group("transform")
 @pytest.mark.parametrize("service", ["strict_bucket", "s3_bucket"])
 def test_the_output_may_be_in_a_bucket(service, request, tmp_path) -> None:

@@ -197,6 +197,7 @@ def values_of(example) -> dict[str, list]:
     }
 
 
+@pytest.mark.nightly
 def test_transformed_rows_equal_tft(graph_folder, tmp_path) -> None:
     theirs = [values_of(example) for example in by_hand(tmp_path)]
     copy = shutil.copytree(graph_folder, tmp_path / "copy")
@@ -451,6 +452,7 @@ def transform_frame(frame: pd.DataFrame, source: str, folder: Path) -> list[dict
     return [each for path in found for each in tf_examples(path, "")]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 @pytest.mark.parametrize(
     ("read", "source"), [(read_census, CENSUS), (read_taxi, TAXI)], ids=["census", "taxi"]
